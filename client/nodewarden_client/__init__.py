@@ -1,0 +1,1 @@
+"""The client that training processes import: standard library only."""

@@ -1,0 +1,270 @@
+"""What the agent and the GPU helper say to each other over gpu.sock.
+
+Framing: 4 bytes little-endian length, then one msgpack map; a frame is at most `MAX_FRAME_BYTES`. Requests carry an
+`id` and are answered by replies with that `id`, in any order. `read_fast` and `read_slow` are answered by one reply per
+named GPU, each carrying its `uuid`, so that one hung GPU delays only itself. All times are CLOCK_BOOTTIME seconds,
+shared by both processes; watts are SI.
+"""
+
+from typing import Literal
+
+import msgspec
+
+MAX_FRAME_BYTES = 1 << 20
+PROTOCOL = 1
+
+ErrorCode = Literal[
+    "bad_request",  # not understood, or an argument of the wrong kind
+    "out_of_range",  # the board does not accept this value; the message names the range
+    "unknown_gpu",  # no such uuid
+    "busy",  # the call before on this GPU has not come back
+    "not_adopted",  # writes need a hello first
+    "foreign",  # another agent owns this helper, or the peer has no right
+    "locked",  # another process may write this GPU; the message names its pid
+    "no_permission",
+    "not_supported",
+    "lost",
+    "driver_missing",  # no library or no driver
+    "ledger_failed",  # the ledger cannot be written, so no new GPU is taken over
+    "failed",
+]
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, tag="hello", tag_field="verb", kw_only=True):
+    """Adoption: the agent's first act, repeated when `armed` or `failsafe_w` changes.
+
+    leaving=True is the goodbye of an orderly stop: caps stay 20 s for the next agent's hello.
+    """
+
+    id: int
+    protocol: int = PROTOCOL
+    armed: bool = False
+    failsafe_w: float | None = None
+    leaving: bool = False
+
+
+class ReadFast(msgspec.Struct, tag="read_fast", tag_field="verb", kw_only=True):
+    """Temperatures, margin, power, clocks, event reasons, caps of the named GPUs; one reply each."""
+
+    id: int
+    uuids: list[str]
+
+
+class ReadSlow(msgspec.Struct, tag="read_slow", tag_field="verb", kw_only=True):
+    """NVLink, processes, board limits, memory of the named GPUs; one reply each."""
+
+    id: int
+    uuids: list[str]
+
+
+class SetCap(msgspec.Struct, tag="set_cap", tag_field="verb", kw_only=True):
+    """Set one power cap, ledger first, read back.
+
+    keep_w is what the protective causes alone demand (None = nothing); protects is "none", "gpu" or "breaker";
+    expires_at_s ends an unprotected cap (None = 10 minutes after the last renewal); cause is kept for people.
+    """
+
+    id: int
+    uuid: str
+    w: float
+    keep_w: float | None = None
+    protects: Literal["none", "gpu", "breaker"] = "none"
+    cause: str = ""
+    expires_at_s: float | None = None
+
+
+class Restore(msgspec.Struct, tag="restore", tag_field="verb", kw_only=True):
+    """Restore the named GPUs (all when empty) to min(prior, keep_w); force=True to prior."""
+
+    id: int
+    uuids: list[str] = []
+    force: bool = False
+
+
+class Ledger(msgspec.Struct, tag="ledger", tag_field="verb", kw_only=True):
+    """All open ledger entries."""
+
+    id: int
+
+
+Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger
+
+
+# Replies -------------------------------------------------------------------------------------------------------------
+
+
+class GpuIdentity(msgspec.Struct, kw_only=True):
+    """One GPU as the helper found it; `can_write` False with the reason (no_permission, "locked by pid N")."""
+
+    uuid: str
+    index: int
+    model: str = ""
+    pci_bus_id: str = ""
+    state: Literal["ok", "lost", "unresponsive"] = "ok"
+    can_write: bool = True
+    write_reason: str | None = None
+
+
+class LedgerEntry(msgspec.Struct, kw_only=True):
+    """One cap in force.
+
+    Attributes:
+        prior_w: the limit before we touched the GPU.
+        w: our last request.
+        written_at_s, since_s: last write and first write of this entry, CLOCK_BOOTTIME.
+        pending: a restore that failed or hangs, with the reason; None = none.
+        state: "owned" (as we asked), "kept" (agent gone, kept because it protects), "foreign" (somebody changed it),
+            "vanished" (the driver forgot it).
+    """
+
+    uuid: str
+    prior_w: float
+    w: float
+    keep_w: float | None = None
+    protects: Literal["none", "gpu", "breaker"] = "none"
+    cause: str = ""
+    owner_uid: int = 0
+    since_s: float = 0.0
+    written_at_s: float = 0.0
+    expires_at_s: float | None = None
+    pending: str | None = None
+    state: str = "owned"
+
+
+class HelperEvent(msgspec.Struct, kw_only=True):
+    """Something the helper did or saw by itself (cap_expired, cap_kept, cap_vanished, foreign_cap ...)."""
+
+    code: str
+    uuid: str | None
+    text: str
+    at_s: float
+
+
+class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
+    """What the agent adopts. `events` are those since the last hello or reply that carried them."""
+
+    id: int
+    protocol: int = PROTOCOL
+    pid: int = 0
+    driver: str = "ok"
+    driver_text: str = ""
+    driver_version: str = ""
+    gpus: list[GpuIdentity] = []
+    ledger: list[LedgerEntry] = []
+    ledger_ok: bool = True
+    events: list[HelperEvent] = []
+
+
+class Value(msgspec.Struct, array_like=True):
+    """One quantity of a reading: a value, or the reason (see `errors.DeviceError.reason`) why there is none."""
+
+    value: float | None = None
+    reason: str | None = None
+
+
+class FastReply(msgspec.Struct, tag="fast", kw_only=True):
+    """Fast readings of one GPU; names of `values` are the quantity fields of `model.snapshot.GpuSnapshot`.
+
+    slow_bits is the NVML bitmask of clocks-event reasons; slow_s maps reason names to cumulative seconds.
+    """
+
+    id: int
+    uuid: str
+    taken_at_s: float
+    values: dict[str, Value] = {}
+    slow_bits: int | None = None
+    slow_reason: str | None = None
+    slow_s: dict[str, Value] = {}
+    events: list[HelperEvent] = []
+
+
+class WireLink(msgspec.Struct, array_like=True):
+    """One NVLink: number, active, cumulative payload bytes out and in (None = not readable)."""
+
+    link: int
+    active: bool
+    tx_bytes: float | None = None
+    rx_bytes: float | None = None
+
+
+class WireBoard(msgspec.Struct, kw_only=True):
+    """Board limits as the library gave them; same meaning as `model.snapshot.GpuBoard`."""
+
+    min_w: float | None = None
+    max_w: float | None = None
+    default_w: float | None = None
+    kind: str | None = None
+    max_op_c: float | None = None
+    slowdown_c: float | None = None
+    shutdown_c: float | None = None
+    hbm_max_op_c: float | None = None
+
+
+class SlowReply(msgspec.Struct, tag="slow", kw_only=True):
+    """Slow readings of one GPU."""
+
+    id: int
+    uuid: str
+    taken_at_s: float
+    board: WireBoard
+    links: list[WireLink] = []
+    links_reason: str | None = None
+    pids: list[int] | None = None
+    pids_reason: str | None = None
+
+
+class CapReply(msgspec.Struct, tag="cap", kw_only=True):
+    """A cap was set. w is the read-back limit, enforced_w the lowest of all limiters."""
+
+    id: int
+    uuid: str
+    w: float
+    enforced_w: float | None = None
+
+
+class RestoreOutcome(msgspec.Struct, kw_only=True):
+    """What a restore did to one GPU: "restored", "kept" (a protective cause keeps it), "pending" or "none"."""
+
+    uuid: str
+    outcome: Literal["restored", "kept", "pending", "none"]
+    w: float | None = None
+    text: str = ""
+
+
+class RestoreReply(msgspec.Struct, tag="restored", kw_only=True):
+    """Outcome per GPU."""
+
+    id: int
+    gpus: list[RestoreOutcome] = []
+
+
+class LedgerReply(msgspec.Struct, tag="ledger", kw_only=True):
+    """All open entries."""
+
+    id: int
+    entries: list[LedgerEntry] = []
+
+
+class ErrorReply(msgspec.Struct, tag="error", kw_only=True):
+    """A request that was not done; `uuid` where it concerns one GPU of several."""
+
+    id: int
+    code: ErrorCode
+    text: str
+    uuid: str | None = None
+
+
+Reply = HelloReply | FastReply | SlowReply | CapReply | RestoreReply | LedgerReply | ErrorReply
+
+_encoder = msgspec.msgpack.Encoder()
+request_decoder = msgspec.msgpack.Decoder(Request)
+reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+
+def frame(message: Request | Reply) -> bytes:
+    """One message ready for the socket."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "little") + body

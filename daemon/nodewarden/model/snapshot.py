@@ -1,0 +1,264 @@
+"""The newest reading of everything on this node, and what is missing and why. Built by sampling, read by all others.
+
+All times are CLOCK_BOOTTIME seconds.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from nodewarden.model.readings import Absent, Failed, Reading
+
+Number = Reading[float] | Absent | Failed
+Words = Reading[tuple[str, ...]] | Absent | Failed
+
+GpuHealth = Literal["ok", "unresponsive", "lost", "absent"]
+
+# Names of the clocks-event reasons: NVML's bits, in the words that people see. Order is the bit order.
+SLOW_REASONS = (
+    "idle",
+    "app_clocks",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "display",
+    "board_limit",
+    "reliability",
+)
+
+
+class LinkState(msgspec.Struct, frozen=True):
+    """One NVLink of one GPU. Byte counters are cumulative payload bytes; None where the driver gives none."""
+
+    link: int
+    active: bool
+    tx_bytes: float | None = None
+    rx_bytes: float | None = None
+
+
+class GpuBoard(msgspec.Struct, frozen=True):
+    """What the board says of itself. Watts and degC; None where it does not say.
+
+    kind "tlimit" (Hopper and newer): the signed T.Limit margin is the truth, `slowdown_c` and `shutdown_c` are offsets
+    to T.Limit 0 (such as -2, -8) and `max_op_c` is 0. kind "absolute" (Ampere): thresholds in degC.
+    """
+
+    min_w: float | None = None
+    max_w: float | None = None
+    default_w: float | None = None
+    kind: Literal["tlimit", "absolute"] | None = None
+    max_op_c: float | None = None
+    slowdown_c: float | None = None
+    shutdown_c: float | None = None
+    hbm_max_op_c: float | None = None
+
+
+class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest readings of one GPU.
+
+    Attributes:
+        health: "ok"; "unresponsive" (calls hang); "lost" (fell off the bus, needs a reset); "absent" (was here before).
+        health_since_s: since when it is in that state.
+        power_w: mean over about 1 s (energy counter, or the board's own 1 s average).
+        margin_c: the board's own signed margin to its nearest limit (T.Limit), positive when safe.
+        cap_w: the power limit that clients asked for; enforced_w: the lowest of all limiters, out-of-band included.
+        slow: names of active clocks-event reasons (`SLOW_REASONS`).
+        slow_s: cumulative seconds per reason from the driver's own counters.
+    """
+
+    uuid: str
+    index: int | None = None
+    model: str = ""
+    pci_bus_id: str = ""
+    health: GpuHealth = "ok"
+    health_since_s: float = 0.0
+    board: GpuBoard = GpuBoard()
+    junction_c: Number = Absent("not_read")
+    hbm_c: Number = Absent("not_read")
+    margin_c: Number = Absent("not_read")
+    power_w: Number = Absent("not_read")
+    power_instant_w: Number = Absent("not_read")
+    energy_j: Number = Absent("not_read")
+    cap_w: Number = Absent("not_read")
+    enforced_w: Number = Absent("not_read")
+    utilisation: Number = Absent("not_read")
+    memory_used_bytes: Number = Absent("not_read")
+    memory_total_bytes: Number = Absent("not_read")
+    sm_clock_hz: Number = Absent("not_read")
+    memory_clock_hz: Number = Absent("not_read")
+    slow: Words = Absent("not_read")
+    slow_s: dict[str, Number] = {}
+    links: tuple[LinkState, ...] = ()
+    links_taken_at_s: float | None = None
+    pids: Reading[tuple[int, ...]] | Absent | Failed = Absent("not_read")
+
+
+class PhaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase or input line of a PDU; `id` as the device spells it ("L1")."""
+
+    id: str
+    voltage_v: float | None = None
+    current_a: float | None = None
+    power_w: float | None = None
+    apparent_va: float | None = None
+    power_factor: float | None = None
+    energy_wh: float | None = None
+    load_state: str | None = None
+
+
+class BankSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One bank (breaker) of a PDU."""
+
+    id: str
+    current_a: float | None = None
+    load_state: str | None = None
+
+
+class OutletSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One outlet of a PDU; `state` is "on", "off", or None where the device does not say."""
+
+    index: int
+    name: str = ""
+    current_a: float | None = None
+    voltage_v: float | None = None
+    power_w: float | None = None
+    apparent_va: float | None = None
+    energy_wh: float | None = None
+    power_factor: float | None = None
+    state: str | None = None
+
+
+class PduSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest readings of one PDU.
+
+    Attributes:
+        name: from the configuration.
+        up: the last poll was answered; `since_s` is when that last changed.
+        outlets_w: power of this node's outlets together, the quantity that `limit_w` bounds.
+        suspect: key paths of quantities that contradict others; shown, never used for control.
+        estimated: key paths that the device computed from configured values rather than measured.
+    """
+
+    name: str
+    feed: str = ""
+    vendor: str = ""
+    model: str = ""
+    profile: str = ""
+    up: bool = False
+    since_s: float = 0.0
+    reason: str | None = None
+    limit_w: float | None = None
+    mapped_outlets: tuple[int, ...] = ()
+    power_w: Number = Absent("not_read")
+    apparent_va: Number = Absent("not_read")
+    power_factor: Number = Absent("not_read")
+    energy_wh: Number = Absent("not_read")
+    outlets_w: Number = Absent("not_read")
+    phases: tuple[PhaseSnapshot, ...] = ()
+    banks: tuple[BankSnapshot, ...] = ()
+    outlets: tuple[OutletSnapshot, ...] = ()
+    suspect: tuple[str, ...] = ()
+    estimated: tuple[str, ...] = ()
+
+
+JobState = Literal["running", "throttled", "checkpointing", "paused", "stopping", "lost"]
+
+
+class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One training job on this node, as its ranks report it.
+
+    Attributes:
+        ckpt_s: seconds that a save is expected to take (declared or measured), None when unknown.
+        duty: share of time that the job is asked to run, 1 = not throttled.
+        last_checkpoint_at_s: when the last save was persisted.
+    """
+
+    id: str
+    gpus: tuple[str, ...] = ()
+    ranks: int = 0
+    world: int = 0
+    framework: str = ""
+    step: int | None = None
+    steps_per_s: float | None = None
+    ckpt_s: float | None = None
+    state: JobState = "running"
+    duty: float = 1.0
+    capabilities: tuple[str, ...] = ()
+    verified: bool = False
+    pids: tuple[int, ...] = ()
+    last_checkpoint_at_s: float | None = None
+    last_checkpoint_path: str | None = None
+    pg_timeout_s: float | None = None
+
+
+class SourceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How one source is doing, as its loop saw it.
+
+    Attributes:
+        name: such as "gpu/GPU-…", "gpu_slow/GPU-…", "pdu/rack12-a".
+        up: the last read was answered in time.
+        last_success_s: when it last was, None when never.
+        duration_s: how long the last answered read took.
+        errors: how many reads failed, by reason.
+        skipped: ticks that were skipped because the one before was late.
+        stale_after_s: age from which its readings are not used.
+    """
+
+    name: str
+    up: bool = False
+    since_s: float = 0.0
+    last_success_s: float | None = None
+    duration_s: float | None = None
+    errors: dict[str, int] = {}
+    rejected: dict[str, int] = {}
+    skipped: int = 0
+    stale_after_s: float = 3.0
+    reason: str | None = None
+
+    def is_stale(self, now_s: float) -> bool:
+        """True when it never answered or its last answer is too old to trust."""
+        return self.last_success_s is None or now_s - self.last_success_s > self.stale_after_s
+
+
+HelperState = Literal["ok", "missing", "foreign", "unresponsive", "busy"]
+
+
+class HelperStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent knows of the GPU helper.
+
+    Attributes:
+        state: "ok"; "missing" (no socket); "foreign" (another user's); "unresponsive"; "busy" (serves another agent).
+        driver: "ok", or why the helper has no driver ("library_not_found", "driver_not_loaded", "version_mismatch").
+        can_write: False with `write_reason` where caps cannot be set.
+        pid, uid: of the helper, where known.
+    """
+
+    state: HelperState = "missing"
+    since_s: float = 0.0
+    driver: str = "unknown"
+    driver_since_s: float = 0.0
+    can_write: bool = False
+    write_reason: str | None = None
+    pid: int | None = None
+    uid: int | None = None
+    text: str = ""
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest reading of everything.
+
+    Attributes:
+        taken_at_s: when this snapshot was put together.
+        outlets: power of this node's outlets per limit name (a PDU of the configuration), for the policy.
+    """
+
+    taken_at_s: float = 0.0
+    gpus: dict[str, GpuSnapshot] = {}
+    pdus: dict[str, PduSnapshot] = {}
+    outlets: dict[str, Number] = {}
+    jobs: tuple[JobSnapshot, ...] = ()
+    sources: dict[str, SourceStatus] = {}
+    helper: HelperStatus = HelperStatus()

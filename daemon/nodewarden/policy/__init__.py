@@ -1,0 +1,1 @@
+"""Pure policy: (state, snapshot, limits, now_s) -> (state, setpoints, events)."""

@@ -1,0 +1,1 @@
+"""What other systems read of the node: Prometheus text from the snapshot."""
