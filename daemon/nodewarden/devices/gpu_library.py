@@ -1,0 +1,146 @@
+"""What the GPU helper needs of a GPU library: two Protocols and their plain data.
+
+`devices.nvml` implements them on NVML; the digital twin implements them on its plant. Everything is in SI units; all
+calls block, may hang, and are made from several threads at once (one reader and one writer per GPU).
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from nodewarden.model.snapshot import GpuBoard, LinkState
+
+# Names of the quantities in `FastValues.values` and `.missing`: the fields of `model.snapshot.GpuSnapshot`.
+FAST_QUANTITIES = (
+    "junction_c",
+    "hbm_c",
+    "margin_c",
+    "power_w",
+    "power_instant_w",
+    "energy_j",
+    "cap_w",
+    "enforced_w",
+    "utilisation",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "sm_clock_hz",
+    "memory_clock_hz",
+)
+
+
+class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which GPU this is. `uuid` is the identity; `index` and `pci_bus_id` are only shown to people."""
+
+    uuid: str
+    index: int
+    model: str = ""
+    pci_bus_id: str = ""
+
+
+class FastValues(msgspec.Struct, kw_only=True):
+    """What one fast read gave. Every name of `FAST_QUANTITIES` is in `values` or in `missing`, never in both.
+
+    Attributes:
+        values: quantity -> value in SI units (degC, W, J, Hz, bytes, ratio 0 to 1).
+        missing: quantity -> why it has no value: a reason of `errors.DeviceError`, such as "not_supported".
+        slow_bits: NVML's bitmask of clocks-event reasons, None with `slow_reason` where there is none.
+        slow_s, slow_s_missing: cumulative seconds per reason name of `model.snapshot.SLOW_REASONS`, or why not.
+    """
+
+    values: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    slow_bits: int | None = None
+    slow_reason: str | None = None
+    slow_s: dict[str, float] = {}
+    slow_s_missing: dict[str, str] = {}
+
+
+class SlowValues(msgspec.Struct, kw_only=True):
+    """What one slow read gave; `links_reason` and `pids_reason` say why there are none."""
+
+    board: GpuBoard = GpuBoard()
+    links: tuple[LinkState, ...] = ()
+    links_reason: str | None = None
+    pids: tuple[int, ...] | None = None
+    pids_reason: str | None = None
+
+
+class CapRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits in watts that the board accepts, and the one it starts with (None = it does not say)."""
+
+    min_w: float
+    max_w: float
+    default_w: float | None = None
+
+
+class GpuDevice(Protocol):
+    """One GPU. A quantity that is missing costs only itself; `DeviceLostError` means the whole GPU is gone."""
+
+    @property
+    def identity(self) -> GpuIdentity:
+        """Known without a driver call."""
+        ...
+
+    def read_fast(self) -> FastValues:
+        """Temperatures, margin, power, clocks, event reasons and caps. Raises DeviceLostError, DeviceError."""
+        ...
+
+    def read_slow(self) -> SlowValues:
+        """Board limits, NVLink and compute processes. Raises DeviceLostError, DeviceError."""
+        ...
+
+    def cap_range_w(self) -> CapRange:
+        """Watts that `set_cap_w` accepts. Raises DeviceError."""
+        ...
+
+    def get_cap_w(self) -> float:
+        """The limit in watts that was last asked for by anybody. Raises DeviceError."""
+        ...
+
+    def enforced_w(self) -> float:
+        """The lowest of all limiters in watts, out-of-band ones included. Raises DeviceError."""
+        ...
+
+    def set_cap_w(self, w: float) -> None:
+        """Ask for a power limit in watts, rounded to whole milliwatts.
+
+        Raises NoPermissionError, DeviceError with reason "out_of_range", DeviceLostError, DeviceError.
+        """
+        ...
+
+    def probe_write_permission(self) -> str | None:
+        """None, or why `set_cap_w` is expected to be refused (such as "no_permission"). Changes nothing."""
+        ...
+
+
+class GpuLibrary(Protocol):
+    """The library as a whole. `open` after `close` looks for everything again."""
+
+    def open(self) -> None:
+        """Load and initialise.
+
+        Raises DeviceError, reason "library_not_found", "driver_not_loaded", "version_mismatch", "no_permission" or
+        "error". May be called again after it failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Shut down; never called while another call is in flight. Devices of before must not be used afterwards."""
+        ...
+
+    def devices(self) -> list[GpuDevice]:
+        """The GPUs that answer now, in index order; the same objects as before where nothing changed.
+
+        A GPU that is lost is left out and counted in `trouble`. Raises DeviceError only when none can be listed.
+        """
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """What the last `devices` could not reach, in words; empty = nothing."""
+        ...
+
+    @property
+    def driver_version(self) -> str:
+        """As the driver spells it; empty when unknown or not open."""
+        ...
