@@ -1,25 +1,192 @@
-"""The conditions that a person may be told about: one table, evaluated on facts; no I/O, no clock."""
+"""The conditions that a person may be told about: one table. No I/O, no clock, no state.
 
-from typing import Literal
+A condition is a row here and its function in `predicates.py`; status, metrics and exit codes follow from the table.
+"""
+
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-Severity = Literal["critical", "warning", "info"]
+from nodewarden_alerts import predicates
+from nodewarden_alerts.facts import RECENT_S, Facts, Finding, Problem, Severity
+
+__all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding", "Problem", "Severity"]
+
+# The sum of the GPUs or of the outlets may pass its limit while caps take effect; this long is not "exceeded" yet.
+OVER_LIMIT_S = 10.0
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One condition that holds now.
+Predicate = Callable[[Facts, float], Iterator[Finding]]
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table.
 
     Attributes:
-        code: stable name, from a fixed set.
-        text: for a person at 3 a.m.: what is wrong, since when, what was done.
-        since_s: CLOCK_BOOTTIME seconds at which it began.
-        uuid: the GPU it concerns, where it concerns one; pdu likewise.
+        title: a few words, for lists and alert names.
+        find: yields where it holds at `now_s`.
+        hold_s: how long it must hold before it is told; the readings' own stale limits come before this.
+        advice: what a person can do.
     """
 
     code: str
+    title: str
     severity: Severity
-    text: str
-    since_s: float
-    uuid: str | None = None
-    pdu: str | None = None
+    find: Predicate
+    hold_s: float = 0.0
+    advice: str
+
+
+# In the order in which a person should read them.
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        code="helper_missing",
+        title="GPU helper missing",
+        severity="critical",
+        find=predicates.helper_missing,
+        advice="systemctl status nodewarden-gpu; start it, or look for why it stopped in its journal",
+    ),
+    Condition(
+        code="driver_missing",
+        title="GPU driver missing",
+        severity="critical",
+        find=predicates.driver_missing,
+        advice="nvidia-smi; load the driver, or finish its installation (a version mismatch needs a reload or reboot)",
+    ),
+    Condition(
+        code="driver_unresponsive",
+        title="GPU driver unresponsive",
+        severity="critical",
+        find=predicates.driver_unresponsive,
+        advice="look at dmesg for Xid lines; let the job save, then drain and reboot the node",
+    ),
+    Condition(
+        code="gpu_lost",
+        title="GPU lost",
+        severity="critical",
+        find=predicates.gpu_lost,
+        advice="look at dmesg for Xid 79; drain the node, then reset the GPU or power-cycle the node",
+    ),
+    Condition(
+        code="limit_exceeded",
+        title="Limit exceeded",
+        severity="critical",
+        find=predicates.limit_exceeded,
+        hold_s=OVER_LIMIT_S,
+        advice="nodectl explain; arm the node if it is disarmed, look at cooling and at what else hangs on the breaker",
+    ),
+    Condition(
+        code="ladder_high",
+        title="Ladder at checkpoint or above",
+        severity="critical",
+        find=predicates.ladder_high,
+        advice="nodectl explain; caps were not enough: look at fans, inlet temperature, coolant flow",
+    ),
+    Condition(
+        code="gpu_capped",
+        title="GPU capped",
+        severity="warning",
+        find=predicates.gpu_capped,
+        advice="nodectl explain GPU; thermal: look at cooling; manual: nodectl release GPU",
+    ),
+    Condition(
+        code="cap_kept",
+        title="Cap kept without an agent",
+        severity="warning",
+        find=predicates.cap_kept,
+        advice="start the agent, or lift it yourself: nodectl restore --force",
+    ),
+    Condition(
+        code="restore_pending",
+        title="Restore pending",
+        severity="warning",
+        find=predicates.restore_pending,
+        advice="it is tried again by itself; when the driver hangs, the cap ends with the reboot",
+    ),
+    Condition(
+        code="cap_vanished",
+        title="Cap vanished",
+        severity="warning",
+        find=predicates.cap_vanished,
+        advice="the driver was reloaded or the GPU reset; enable persistence mode so that caps stay",
+    ),
+    Condition(
+        code="foreign_cap",
+        title="Cap set by somebody else",
+        severity="warning",
+        find=predicates.foreign_cap,
+        advice="find who else sets power limits (nvidia-smi -pl, a boot script, DCGM) and let only one do it",
+    ),
+    Condition(
+        code="helper_foreign",
+        title="GPU helper of another owner",
+        severity="warning",
+        find=predicates.helper_foreign,
+        advice="stop the other agent or its helper, or start this one with its own --runtime-dir",
+    ),
+    Condition(
+        code="control_unavailable",
+        title="Caps cannot be set",
+        severity="warning",
+        find=predicates.control_unavailable,
+        advice="run the helper as its systemd unit does (root with CAP_SYS_ADMIN); nodectl doctor says what is missing",
+    ),
+    Condition(
+        code="pdu_stale",
+        title="PDU not read",
+        severity="warning",
+        find=predicates.pdu_stale,
+        advice="nodectl pdu discover HOST:PORT; check network, community or user, and the PDU's access list",
+    ),
+    Condition(
+        code="pdu_suspect",
+        title="PDU contradicts itself",
+        severity="warning",
+        find=predicates.pdu_suspect,
+        advice="compare with the PDU's own display; its firmware or its scale may be wrong",
+    ),
+    Condition(
+        code="journal_degraded",
+        title="Journal degraded",
+        severity="warning",
+        find=predicates.journal_degraded,
+        advice="free space in the state directory; what is decided meanwhile is only in the log",
+    ),
+    Condition(
+        code="http_unavailable",
+        title="Metrics port unavailable",
+        severity="warning",
+        find=predicates.http_unavailable,
+        advice="ss -ltnp names who holds the port; stop it or change http.listen",
+    ),
+    Condition(
+        code="config_reload_failed",
+        title="Configuration refused",
+        severity="warning",
+        find=predicates.config_reload_failed,
+        advice="nodectl config check names every mistake; reload again when it is clean",
+    ),
+    Condition(
+        code="loop_stalled",
+        title="Loop stalled",
+        severity="warning",
+        find=predicates.loop_stalled,
+        advice="curl localhost:10048/healthz; a critical loop restarts the agent by itself, else report it",
+    ),
+    Condition(
+        code="clock_stepped",
+        title="Wall clock jumped",
+        severity="warning",
+        find=predicates.clock_stepped,
+        advice="check chronyc tracking or timedatectl",
+    ),
+    Condition(
+        code="disarmed",
+        title="Disarmed",
+        severity="info",
+        find=predicates.disarmed,
+        advice="nodectl arm",
+    ),
+)
+
+BY_CODE = {condition.code: condition for condition in CONDITIONS}

@@ -1,0 +1,85 @@
+"""What conditions look at (`Facts`), what they find (`Finding`) and what people are told (`Problem`). Data only."""
+
+from typing import Literal
+
+import msgspec
+
+from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
+from nodewarden.model.limits import Limits
+from nodewarden.model.setpoints import Setpoints
+from nodewarden.model.snapshot import NodeSnapshot
+
+Severity = Literal["critical", "warning", "info"]
+
+# How long something that is over at once (a clock step, a cap that the driver forgot) is still told.
+RECENT_S = 600.0
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One condition that holds now.
+
+    Attributes:
+        code: stable name, from `conditions.CONDITIONS`.
+        text: for a person at 3 a.m.: what is wrong, since when, what was done.
+        since_s: CLOCK_BOOTTIME seconds at which it began.
+        uuid: the GPU it concerns, where it concerns one; pdu likewise.
+    """
+
+    code: str
+    severity: Severity
+    text: str
+    since_s: float
+    uuid: str | None = None
+    pdu: str | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that conditions look at. Times are CLOCK_BOOTTIME seconds.
+
+    Attributes:
+        armed_since_s: since when it is armed, or disarmed.
+        expected_gpus: from the configuration, 0 = none expected.
+        ledger: the caps in force, from the helper or its file.
+        events: what the helper told lately; those older than `RECENT_S` are not looked at.
+        journal_problem, http_problem, config_problem: in words, None = fine.
+        stalled: loops that should have made progress and did not, with the time of their last progress.
+        clock_stepped_at_s, clock_step_s: the last jump of the wall clock, positive = forward.
+        wall_offset_s: Unix time minus CLOCK_BOOTTIME, for the times of day in texts.
+    """
+
+    snapshot: NodeSnapshot
+    limits: Limits = Limits()
+    setpoints: Setpoints = Setpoints()
+    armed: bool = False
+    armed_since_s: float | None = None
+    expected_gpus: int = 0
+    ledger: tuple[LedgerEntry, ...] = ()
+    events: tuple[HelperEvent, ...] = ()
+    journal_problem: str | None = None
+    http_problem: str | None = None
+    config_problem: str | None = None
+    stalled: dict[str, float] = {}
+    clock_stepped_at_s: float | None = None
+    clock_step_s: float = 0.0
+    wall_offset_s: float = 0.0
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One place where a condition holds; read as "`what` since 11:58:20; `done`".
+
+    Attributes:
+        since_s: when it began, where the facts say so; None = when it was first seen.
+        key: tells findings of one condition apart where neither `uuid` nor `pdu` does.
+    """
+
+    what: str
+    done: str = ""
+    since_s: float | None = None
+    uuid: str | None = None
+    pdu: str | None = None
+    key: str = ""
+
+    @property
+    def identity(self) -> tuple[str | None, str | None, str]:
+        """What it is about; findings of one condition with the same identity are the same problem."""
+        return (self.uuid, self.pdu, self.key)

@@ -1,0 +1,249 @@
+"""Each condition of the table: where it holds, what it says, and what it does not say."""
+
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
+from nodewarden.model.limits import Limits
+from nodewarden.model.readings import Failed, Reading
+from nodewarden.model.setpoints import CapSetpoint, Cause, Forecast, Level, Protects, Setpoints
+from nodewarden.model.snapshot import GpuSnapshot, HelperStatus, NodeSnapshot, PduSnapshot, SourceStatus
+from nodewarden_alerts import CONDITIONS, ConditionEngine, Facts, advice_of, exit_code_of, health_of
+from nodewarden_alerts.conditions import BY_CODE, RECENT_S, Problem
+
+NOW_S = 10_000.0
+# 2026-11-30 12:00:00 UTC at NOW_S.
+WALL_OFFSET_S = 1_796_040_000.0 - NOW_S
+OK_HELPER = HelperStatus(state="ok", driver="ok", can_write=True, pid=7, uid=0)
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def gpu(index: int, **changes: Any) -> GpuSnapshot:
+    return GpuSnapshot(
+        uuid=f"GPU-{index}",
+        index=index,
+        power_w=Reading(600.0, NOW_S - 0.4),
+        cap_w=Reading(700.0, NOW_S - 0.4),
+        **changes,
+    )
+
+
+def facts(**changes: Any) -> Facts:
+    """A healthy armed node with 8 GPUs and one PDU."""
+    snapshot = NodeSnapshot(
+        taken_at_s=NOW_S,
+        gpus={f"GPU-{i}": gpu(i) for i in range(8)},
+        pdus={"a": PduSnapshot(name="a", up=True, limit_w=6000.0)},
+        sources={f"gpu/GPU-{i}": SourceStatus(name=f"gpu/GPU-{i}", up=True, last_success_s=NOW_S) for i in range(8)},
+        helper=OK_HELPER,
+    )
+    healthy = Facts(snapshot=snapshot, armed=True, expected_gpus=8, wall_offset_s=WALL_OFFSET_S)
+    return replace(healthy, **changes)
+
+
+def with_snapshot(**changes: Any) -> Facts:
+    base = facts()
+    return replace(base, snapshot=replace(base.snapshot, **changes))
+
+
+def problems(given: Facts, now_s: float = NOW_S) -> list[Problem]:
+    return ConditionEngine().evaluate(given, now_s)
+
+
+def codes(given: Facts) -> list[str]:
+    return [problem.code for problem in problems(given)]
+
+
+def entry(index: int = 5, **changes: Any) -> LedgerEntry:
+    cap = LedgerEntry(uuid=f"GPU-{index}", prior_w=700.0, w=540.0, cause="thermal", protects="gpu", since_s=NOW_S - 100)
+    return replace(cap, **changes)
+
+
+def test_a_healthy_armed_node_has_no_problem_and_exits_with_0() -> None:
+    assert problems(facts()) == []
+    assert exit_code_of(health_of([])) == 0
+
+
+def test_the_capped_gpu_is_told_with_watts_cause_since_and_what_lifts_it() -> None:
+    setpoints = Setpoints(
+        caps={
+            "GPU-5": CapSetpoint(
+                w=540.0, cause=Cause.THERMAL, protects=Protects.GPU, lifts_when="margin > 4 degC for 60 s"
+            )
+        }
+    )
+    (problem,) = problems(facts(ledger=(entry(),), setpoints=setpoints))
+    assert problem.text == (
+        "GPU 5 capped at 540 W: cooling removes less heat since 11:58:20; lifts when margin > 4 degC for 60 s"
+    )
+    assert (problem.code, problem.uuid, problem.since_s) == ("gpu_capped", "GPU-5", NOW_S - 100)
+    assert exit_code_of(health_of([problem])) == 1
+
+
+def test_disarmed_is_told_but_is_not_degraded() -> None:
+    found = problems(facts(armed=False, armed_since_s=NOW_S - 60))
+    assert [(p.code, p.severity) for p in found] == [("disarmed", "info")]
+    assert "since 11:59:00" in found[0].text
+    assert health_of(found) == "ok"
+
+
+def with_gpu(changed: GpuSnapshot) -> Facts:
+    base = facts()
+    return replace(base, snapshot=replace(base.snapshot, gpus={**base.snapshot.gpus, changed.uuid: changed}))
+
+
+CASES: list[tuple[str, Facts, str, str]] = [
+    ("helper_missing", with_snapshot(helper=HelperStatus(state="missing")), "critical", "neither read nor capped"),
+    (
+        "driver_missing",
+        with_snapshot(helper=replace(OK_HELPER, driver="driver_not_loaded"), gpus={}),
+        "critical",
+        "no GPU driver (driver not loaded), 8 GPUs expected",
+    ),
+    ("driver_unresponsive", with_snapshot(helper=replace(OK_HELPER, state="unresponsive")), "critical", "unresponsive"),
+    ("driver_unresponsive", with_gpu(gpu(2, health="unresponsive")), "critical", "GPU 2 does not answer"),
+    (
+        "driver_unresponsive",
+        with_snapshot(sources={"gpu/GPU-4": SourceStatus(name="gpu/GPU-4", up=True, last_success_s=NOW_S - 60)}),
+        "critical",
+        "GPU 4 is not read any more (no answer) since 11:59:00",
+    ),
+    (
+        "gpu_lost",
+        with_gpu(gpu(3, health="lost", health_since_s=NOW_S - 60)),
+        "critical",
+        "GPU 3 (GPU-3) fell off the bus",
+    ),
+    ("gpu_lost", with_snapshot(gpus={"GPU-0": gpu(0)}), "critical", "only 1 of 8 expected GPUs found"),
+    ("ladder_high", facts(setpoints=Setpoints(level=Level.CHECKPOINT)), "critical", "the job was asked to save"),
+    (
+        "cap_kept",
+        facts(ledger=(entry(state="kept", protects="breaker", cause="outlets"),)),
+        "warning",
+        "protects the breaker",
+    ),
+    (
+        "restore_pending",
+        facts(ledger=(entry(pending="timeout"),)),
+        "warning",
+        "could not be restored to 700 W (timeout)",
+    ),
+    ("cap_vanished", facts(ledger=(entry(state="vanished"),)), "warning", "lost its cap of 540 W"),
+    ("foreign_cap", facts(ledger=(entry(state="foreign"),)), "warning", "GPU 5 has 700 W that somebody else set"),
+    ("helper_foreign", with_snapshot(helper=replace(OK_HELPER, state="foreign")), "warning", "pid 7, uid 0"),
+    (
+        "control_unavailable",
+        with_snapshot(helper=replace(OK_HELPER, can_write=False, write_reason="no_permission")),
+        "warning",
+        "caps cannot be set (no permission)",
+    ),
+    (
+        "pdu_stale",
+        with_snapshot(pdus={"a": PduSnapshot(name="a", reason="timeout", since_s=NOW_S - 60, limit_w=6000.0)}),
+        "warning",
+        "PDU a not read (timeout) since 11:59:00; its outlets count as at their worst",
+    ),
+    (
+        "pdu_suspect",
+        with_snapshot(pdus={"a": PduSnapshot(name="a", up=True, suspect=("power_w",))}),
+        "warning",
+        "power_w",
+    ),
+    ("journal_degraded", facts(journal_problem="disk full"), "warning", "journal does not record (disk full)"),
+    ("http_unavailable", facts(http_problem="port 10048 in use"), "warning", "port 10048 in use"),
+    ("config_reload_failed", facts(config_problem="2 mistakes"), "warning", "the old one stays in force"),
+    ("loop_stalled", facts(stalled={"pdu/a": NOW_S - 60}), "warning", "loop pdu/a makes no progress since 11:59:00"),
+    ("clock_stepped", facts(clock_stepped_at_s=NOW_S - 60, clock_step_s=-3600.0), "warning", "jumped 3600.0 s back"),
+    ("gpu_capped", facts(ledger=(entry(),)), "warning", "GPU 5 capped at 540 W"),
+]
+
+
+@pytest.mark.parametrize(("code", "given", "severity", "text"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
+def test_each_condition_is_told_alone_and_in_words(code: str, given: Facts, severity: str, text: str) -> None:
+    (problem,) = problems(given)
+    assert (problem.code, problem.severity) == (code, severity)
+    assert text in problem.text
+    assert advice_of(code)
+
+
+def test_every_code_of_the_table_is_covered_and_unique() -> None:
+    assert len(BY_CODE) == len(CONDITIONS)
+    assert {case[0] for case in CASES} | {"disarmed", "limit_exceeded"} == set(BY_CODE)
+
+
+def test_no_driver_is_no_problem_where_no_gpu_is_expected() -> None:
+    bare = replace(facts().snapshot, gpus={}, sources={}, helper=replace(OK_HELPER, driver="library_not_found"))
+    assert problems(facts(snapshot=bare, expected_gpus=0)) == []
+
+
+def test_a_missing_helper_hides_what_follows_from_it() -> None:
+    gone = HelperStatus(state="missing", driver="driver_not_loaded", can_write=False)
+    assert codes(with_snapshot(helper=gone)) == ["helper_missing"]
+
+
+def test_a_cap_at_the_prior_limit_is_no_cap() -> None:
+    assert problems(facts(ledger=(entry(w=700.0),))) == []
+
+
+def test_a_vanished_cap_is_told_for_ten_minutes_after_the_event() -> None:
+    event = HelperEvent(code="cap_vanished", uuid="GPU-1", text="GPU 1: cap of 500 W is gone", at_s=NOW_S)
+    given = facts(events=(event,))
+    assert [p.code for p in problems(given, NOW_S + RECENT_S)] == ["driver_unresponsive"] * 8 + ["cap_vanished"]
+    assert "cap_vanished" not in [p.code for p in problems(given, NOW_S + RECENT_S + 1)]
+
+
+def test_one_event_and_one_ledger_entry_for_the_same_gpu_are_one_problem() -> None:
+    event = HelperEvent(code="cap_vanished", uuid="GPU-5", text="gone", at_s=NOW_S)
+    assert codes(facts(events=(event,), ledger=(entry(state="vanished"),))) == ["cap_vanished"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"limits": Limits(node_power_w=4000.0)}, "GPUs together at 4800 W, limit 4000 W"),
+        (
+            {"setpoints": Setpoints(forecast={"GPU-2": Forecast(margin_to_slowdown_c=0.0)})},
+            "GPU 2 at its slowdown temperature",
+        ),
+    ],
+)
+def test_a_limit_is_exceeded_only_after_the_caps_had_time(changes: dict[str, Any], text: str) -> None:
+    engine = ConditionEngine()
+    assert engine.evaluate(facts(**changes), NOW_S) == []
+    assert engine.evaluate(facts(**changes), NOW_S + 2) == []
+    late = facts(**changes)
+    fresh = {name: replace(source, last_success_s=NOW_S + 10) for name, source in late.snapshot.sources.items()}
+    late = replace(late, snapshot=replace(late.snapshot, sources=fresh))
+    (problem,) = engine.evaluate(late, NOW_S + 10)
+    assert problem.code == "limit_exceeded"
+    assert text in problem.text
+    assert exit_code_of(health_of([problem])) == 2
+
+
+def test_outlets_over_their_limit_count_only_while_their_reading_is_fresh() -> None:
+    source = SourceStatus(name="pdu/a", up=True, last_success_s=NOW_S, stale_after_s=15.0)
+    base = with_snapshot(outlets={"a": Reading(6100.0, NOW_S)})
+    sources = {**base.snapshot.sources, "pdu/a": source}
+    over = replace(base, limits=Limits(outlets={"a": 6000.0}), snapshot=replace(base.snapshot, sources=sources))
+    engine = ConditionEngine()
+    engine.evaluate(over, NOW_S)
+    told = [p for p in engine.evaluate(over, NOW_S + 12) if p.code == "limit_exceeded"]
+    assert [p.text for p in told] == ["outlets of PDU a at 6100 W, limit 6000 W since 12:00:00"]
+    assert "limit_exceeded" not in [p.code for p in engine.evaluate(over, NOW_S + 20)]
+
+
+def test_a_missing_power_reading_is_not_taken_as_over_or_under_the_limit() -> None:
+    base = facts(limits=Limits(node_power_w=100.0))
+    silent = {uuid: replace(g, power_w=Failed("timeout", NOW_S)) for uuid, g in base.snapshot.gpus.items()}
+    engine = ConditionEngine()
+    given = replace(base, snapshot=replace(base.snapshot, gpus=silent))
+    engine.evaluate(given, NOW_S)
+    assert "limit_exceeded" not in [p.code for p in engine.evaluate(given, NOW_S + 60)]
