@@ -32,10 +32,11 @@ class Node(Protocol):
         """The picture after the next control tick."""
         ...
 
-    async def events(self, since_s: float, limit: int) -> list[dict[str, Any]]:
+    async def events(self, *, since_s: float, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         """Journalled events of the last `since_s` seconds, oldest first, at most the newest `limit`.
 
-        Each has at least "id" (rising), "time" (RFC 3339), "code", "uuid" (or None) and "text".
+        Each has "id" (rising; only those above `after_id` are given), "time" (Unix seconds), "kind", "code", "uuid"
+        (or None), "text" and "data".
         """
         ...
 

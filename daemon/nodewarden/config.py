@@ -1,0 +1,432 @@
+"""The configuration: what the TOML file may say, its defaults, its secrets. Every mistake is reported, not the first.
+
+Nothing here opens a device or a socket; `nodectl config check` uses it offline. The agent never writes the file.
+"""
+
+import ipaddress
+import os
+import re
+import socket
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from nodewarden.config_check import Mistake, check, dotted, line_of
+from nodewarden.errors import ConfigError
+
+_MAX_FILE_BYTES = 1 << 20
+_MAX_SECRET_BYTES = 4096
+_CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
+
+
+class Secret:
+    """A text that never shows itself; `reveal()` is called on the line that hands it to a library."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The secret itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[node]`. `name` defaults to the host name; `expected_gpus` None = whatever is there."""
+
+    name: Annotated[
+        str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63, description="letters, digits . _ -")
+    ]
+    expected_gpus: Annotated[int, Meta(ge=0, le=64)] | None = None
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[limits]`. Everything else comes from the boards. Degrees and watts; node_power_w bounds all GPUs together."""
+
+    target_margin_c: Annotated[float, Meta(ge=0, le=30, description="degC below max-operating")] = 2.0
+    node_power_w: Annotated[float, Meta(ge=100, le=200_000, description="watts, all GPUs together")] | None = None
+    failsafe_w: Annotated[float, Meta(ge=50, le=3_000, description="watts per GPU")] | None = None
+
+
+class SamplingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[sampling]`: periods in seconds."""
+
+    gpu_fast_s: Annotated[float, Meta(ge=0.1, le=60, description="seconds")] = 1.0
+    gpu_slow_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 10.0
+    pdu_totals_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 5.0
+    pdu_outlets_s: Annotated[float, Meta(ge=2, le=600, description="seconds")] = 10.0
+    pdu_other_outlets_s: Annotated[float, Meta(ge=0, le=3600, description="seconds, 0 = off")] = 60.0
+
+
+class SnmpAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SNMPv3 authentication of a PDU."""
+
+    secret_file: Annotated[str, Meta(max_length=4096)]
+    protocol: Literal["md5", "sha", "sha224", "sha256", "sha384", "sha512"] = "sha"
+    secret: Annotated[Secret | None, Meta(extra={"filled": True})] = None
+
+
+class SnmpPriv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SNMPv3 privacy of a PDU."""
+
+    secret_file: Annotated[str, Meta(max_length=4096)]
+    protocol: Literal["des", "aes", "aes192", "aes256"] = "aes"
+    secret: Annotated[Secret | None, Meta(extra={"filled": True})] = None
+
+
+class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[pdu]]`: one rack PDU by its address.
+
+    Attributes:
+        outlets: numbers of the outlets that feed this node; `limit_w` bounds their sum.
+        community: for version "1" and "2c", from the file itself or from `community_file`.
+        auth, priv, user: for version "3".
+        timeout_s: for one request; retries are the source's business.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=63, description="unique, without / and control characters")]
+    host: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_.:\-]+(%[A-Za-z0-9_.\-]+)?$", max_length=253, description="name or address")
+    ]
+    feed: Annotated[str, Meta(max_length=63)] = ""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 161
+    version: Literal["1", "2c", "3"] = "2c"
+    community: Secret | None = None
+    community_file: Annotated[str, Meta(max_length=4096)] | None = None
+    user: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    auth: SnmpAuth | None = None
+    priv: SnmpPriv | None = None
+    outlets: tuple[Annotated[int, Meta(ge=1, le=999, description="outlet number")], ...] = ()
+    limit_w: Annotated[float, Meta(ge=50, le=100_000, description="watts, the sum of these outlets")] | None = None
+    timeout_s: Annotated[float, Meta(ge=0.2, le=10, description="seconds per request")] = 2.0
+
+
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[http]`. /metrics and /healthz answer everywhere; the page and JSON only on loopback unless `pages` says so."""
+
+    listen: Annotated[str, Meta(max_length=253, description='"ADDRESS:PORT"')] = "0.0.0.0:10048"
+    pages: Literal["loopback", "everywhere"] = "loopback"
+
+    @property
+    def host(self) -> str:
+        """Address to bind."""
+        return split_listen(self.listen)[0]
+
+    @property
+    def port(self) -> int:
+        """TCP port."""
+        return split_listen(self.listen)[1]
+
+
+class JobsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[jobs]`. verify "gpu-process": a session's votes count only with a compute process on its GPU; "off": always."""
+
+    verify: Literal["gpu-process", "off"] = "gpu-process"
+
+
+class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[journal]`: what is kept, whichever is less."""
+
+    max_age_days: Annotated[float, Meta(ge=1, le=3650, description="days")] = 90.0
+    max_entries: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 200_000
+
+
+class MqttConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[mqtt]`: understood, not yet used."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=253)]
+    port: Annotated[int, Meta(ge=1, le=65535)] = 1883
+    user: Annotated[str, Meta(max_length=255)] | None = None
+    password_file: Annotated[str, Meta(max_length=4096)] | None = None
+    tls: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file after defaults, the overlay of this host, and secrets. `warnings` are for the log."""
+
+    node: NodeConfig
+    limits: LimitsConfig = LimitsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    pdu: tuple[PduConfig, ...] = ()
+    http: HttpConfig = HttpConfig()
+    jobs: JobsConfig = JobsConfig()
+    journal: JournalConfig = JournalConfig()
+    mqtt: MqttConfig | None = None
+    path: Annotated[Path | None, Meta(extra={"filled": True})] = None
+    warnings: Annotated[tuple[str, ...], Meta(extra={"filled": True})] = ()
+
+
+def load_config(
+    path: Path, *, hostname: str | None = None, environment: Mapping[str, str] | None = None, offline: bool = False
+) -> Config:
+    """The configuration in `path`; an empty file is a valid one.
+
+    Args:
+        path: the TOML file.
+        hostname: whose `[host."name"]` overlay applies; the machine's own by default.
+        environment: where CREDENTIALS_DIRECTORY is looked up; the process's own by default.
+        offline: secrets that cannot be read here are warnings (another user, another machine).
+
+    Raises:
+        ConfigError: with every mistake, one line each: file, line where known, key path, what is allowed.
+    """
+    text = _read(path)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError([_syntax_line(path, text, error)]) from None
+    loader = _Loader(
+        path, hostname or socket.gethostname(), os.environ if environment is None else environment, offline
+    )
+    config = loader.load(document)
+    if loader.mistakes:
+        raise ConfigError(_lines(path, text, loader.mistakes))
+    assert config is not None
+    return msgspec.structs.replace(config, path=path, warnings=tuple(_lines(path, text, loader.warnings)))
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Address and port of "ADDRESS:PORT"; raises ValueError with what is allowed."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError('allowed: "ADDRESS:PORT" with a port from 1 to 65535, such as "0.0.0.0:10048" or "[::]:10048"')
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        return str(ipaddress.ip_address(host)), int(port)
+    except ValueError:
+        raise ValueError('allowed: an IP address before the port, such as "127.0.0.1" or "[::1]"') from None
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        hint = "; give the file with --config or NODEWARDEN_CONFIG" if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}{hint}"]) from None
+    if len(raw) > _MAX_FILE_BYTES:
+        raise ConfigError([f"{path}: is larger than 1 MiB, which no configuration needs"])
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigError([f"{path}:{line}: is not UTF-8 text at this line"]) from None
+
+
+def _syntax_line(path: Path, text: str, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f"{path}: is nested too deeply, allowed: the tables of the example file"
+    # tomllib names line and column, and of the text at most key names, never a value
+    match = re.search(r" \(at line (\d+), column (\d+)\)", str(error))
+    said = str(error)[: match.start()] if match else str(error).removesuffix(" (at end of document)")
+    line = f":{match[1]}" if match else f":{max(1, len(text.splitlines()))}"
+    what = "written twice" if "overwrite" in said or "twice" in said else "not valid TOML"
+    return f"{path}{line}: {what}: {said}"
+
+
+def _lines(path: Path, text: str, mistakes: list[Mistake]) -> list[str]:
+    placed = [(line_of(text, mistake.path) or 0, mistake) for mistake in mistakes]
+    placed.sort(key=lambda pair: pair[0])
+    return [f"{path}{f':{line}' if line else ''}: {dotted(m.path)}: {m.text}" for line, m in placed]
+
+
+def _decode_secret(kind: type, value: Any) -> Any:
+    if kind is Secret and isinstance(value, str):
+        return Secret(value)
+    raise NotImplementedError
+
+
+class _Loader:
+    """One pass over one document, collecting mistakes and warnings."""
+
+    def __init__(self, path: Path, hostname: str, environment: Mapping[str, str], offline: bool) -> None:
+        self.path = path
+        self.hostname = hostname
+        self.environment = environment
+        self.offline = offline
+        self.mistakes: list[Mistake] = []
+        self.warnings: list[Mistake] = []
+
+    def load(self, document: dict[str, Any]) -> Config | None:
+        overlays = document.pop("host", {})
+        where: dict[str, tuple[str | int, ...]] = {
+            name: (name,) for name in document
+        }  # which keys an overlay replaced, for lines in messages
+        self._check(document, ())
+        merged = document
+        if not isinstance(overlays, dict):
+            self.mistakes.append(
+                Mistake(("host",), 'found no table, allowed: tables such as [host."gpu-node-07".limits]')
+            )
+            overlays = {}
+        for name, overlay in overlays.items():
+            if not isinstance(overlay, dict):
+                self.mistakes.append(Mistake(("host", name), "found no table, allowed: the tables of this file"))
+                continue
+            self._check(overlay, ("host", name))
+            if name in {self.hostname, self.hostname.partition(".")[0]}:
+                merged = _merge(merged, overlay)
+                where |= {key: ("host", name, key) for key in overlay}
+        if self.mistakes:
+            return None
+        short = re.sub(r"[^A-Za-z0-9._-]", "-", self.hostname.partition(".")[0]).lstrip("._-")[:63] or "node"
+        merged = _merge({"node": {"name": short}}, merged)
+        config = msgspec.convert(merged, Config, dec_hook=_decode_secret)
+        if config.mqtt is not None:
+            self._warn(where.get("mqtt", ("mqtt",)), "is understood, but not active in this version")
+        return self._fill_secrets(config, where.get("pdu", ("pdu",)))
+
+    def _check(self, table: dict[str, Any], where: tuple[str | int, ...]) -> None:
+        """Types, ranges and unknown keys of the file or of one overlay, where every key may be left out."""
+        node = table.get("node")
+        padded = (
+            {**table, "node": {"name": "x", **node}} if isinstance(node, dict) else {"node": {"name": "x"}, **table}
+        )
+        self.mistakes += check(padded, Config, _decode_secret, where)
+        self._check_pdus(table.get("pdu"), (*where, "pdu"))
+        http = table.get("http")
+        listen = http.get("listen") if isinstance(http, dict) else None
+        if isinstance(listen, str):
+            try:
+                split_listen(listen)
+            except ValueError as error:
+                self.mistakes.append(Mistake((*where, "http", "listen"), f'found "{listen[:60]}", {error}'))
+
+    def _check_pdus(self, pdus: Any, where: tuple[str | int, ...]) -> None:
+        """What one key alone cannot tell: names used twice, the secrets that a version needs."""
+        seen: dict[str, int] = {}
+        for index, pdu in enumerate(pdus if isinstance(pdus, list) else []):
+            if not isinstance(pdu, dict):
+                continue
+            here = (*where, index)
+            name = pdu.get("name")
+            if isinstance(name, str):
+                if "/" in name or not name.isprintable():
+                    self._wrong((*here, "name"), "has / or control characters, allowed: any other text")
+                if name in seen:
+                    self._wrong(
+                        (*here, "name"), f'"{name}" is also the name of pdu[{seen[name]}], allowed: unique names'
+                    )
+                seen.setdefault(name, index)
+            host = pdu.get("host")
+            if isinstance(host, str) and ":" in host and "/" not in host and not _is_ipv6(host):
+                self._wrong((*here, "host"), "has a colon, allowed: a name or an address; the port is a key of its own")
+            outlets = pdu.get("outlets")
+            if isinstance(outlets, list):
+                twice = sorted({o for o in outlets if isinstance(o, int) and outlets.count(o) > 1})
+                if twice:
+                    self._wrong((*here, "outlets"), f"names outlet {twice[0]} twice, allowed: each outlet once")
+            if pdu.get("limit_w") is not None and not outlets:
+                self._wrong(
+                    (*here, "limit_w"), "bounds the sum of `outlets`, but none are named, needed: outlets = [7, 8]"
+                )
+            self._check_access(pdu, here)
+
+    def _check_access(self, pdu: dict[str, Any], here: tuple[str | int, ...]) -> None:
+        version = pdu.get("version", "2c")
+        inline, from_file = "community" in pdu, "community_file" in pdu
+        if version in {"1", "2c"}:
+            if inline and from_file:
+                self._wrong(here, "has both community and community_file, allowed: one of them")
+            elif not inline and not from_file:
+                self._wrong(here, f'version "{version}" needs community_file (or community)')
+            for key in ("user", "auth", "priv"):
+                if key in pdu:
+                    self._wrong((*here, key), f'belongs to version "3", but version is "{version}"')
+        elif version == "3":
+            if inline or from_file:
+                self._wrong(here, 'version "3" has no community, needed: user, auth, priv')
+            if "user" not in pdu:
+                self._wrong(here, 'version "3" needs user')
+            if "priv" in pdu and "auth" not in pdu:
+                self._wrong((*here, "priv"), "needs auth as well")
+
+    def _wrong(self, where: tuple[str | int, ...], text: str) -> None:
+        self.mistakes.append(Mistake(where, text))
+
+    def _warn(self, where: tuple[str | int, ...], text: str) -> None:
+        self.warnings.append(Mistake(where, text))
+
+    def _fill_secrets(self, config: Config, where: tuple[str | int, ...]) -> Config:
+        filled = []
+        for index, pdu in enumerate(config.pdu):
+            here = (*where, index)
+            changes: dict[str, Any] = {}
+            if pdu.community is not None and self.path.stat().st_mode & stat.S_IROTH:
+                self._warn(
+                    (*here, "community"), "can be read by everyone in this file; use community_file, or chmod 0640 it"
+                )
+            if pdu.community_file is not None:
+                changes["community"] = self._secret(pdu.community_file, (*here, "community_file"))
+            if pdu.auth is not None:
+                secret = self._secret(pdu.auth.secret_file, (*here, "auth", "secret_file"))
+                changes["auth"] = msgspec.structs.replace(pdu.auth, secret=secret)
+            if pdu.priv is not None:
+                secret = self._secret(pdu.priv.secret_file, (*here, "priv", "secret_file"))
+                changes["priv"] = msgspec.structs.replace(pdu.priv, secret=secret)
+            if pdu.version == "3":
+                self._warn((*here, "version"), "3 is not active in this version: this PDU is not read")
+            filled.append(msgspec.structs.replace(pdu, **changes))
+        return msgspec.structs.replace(config, pdu=tuple(filled))
+
+    def _secret(self, named: str, here: tuple[str | int, ...]) -> Secret | None:
+        directory = self.environment.get("CREDENTIALS_DIRECTORY")
+        problems = self.warnings if self.offline else self.mistakes
+        if _CREDENTIALS in named and not directory:
+            text = "uses ${CREDENTIALS_DIRECTORY}, which only a service with LoadCredential= has"
+            problems.append(Mistake(here, text))
+            return None
+        expanded = named.replace(_CREDENTIALS, directory or "")
+        if "$" in expanded:
+            self._wrong(here, "has a $, allowed: a path, with ${CREDENTIALS_DIRECTORY} as the only variable")
+            return None
+        file = self.path.parent / expanded
+        try:
+            with file.open("rb") as opened:
+                mode = os.fstat(opened.fileno()).st_mode
+                text = opened.read(_MAX_SECRET_BYTES + 1).decode().rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
+            problems.append(Mistake(here, f"{expanded} cannot be read: {reason}"))
+            return None
+        if not text or len(text) > _MAX_SECRET_BYTES:
+            problems.append(
+                Mistake(here, f"{expanded} is {'empty' if not text else 'too long'}, allowed: one line of text")
+            )
+            return None
+        if mode & stat.S_IROTH:
+            self._warn(here, f"{expanded} can be read by everyone; chmod 0600 it")
+        return Secret(text)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Tables are merged key by key; lists (such as all PDUs) and values are replaced."""
+    out = dict(base)
+    for key, value in over.items():
+        mine = out.get(key)
+        out[key] = _merge(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else value
+    return out
