@@ -1,0 +1,207 @@
+"""pysnmp behind one small class: sockets, targets, one request as one future. Imported only when a PDU is configured.
+
+The requests go to pysnmp's command generators as plain names and nulls. Its high-level functions would resolve each
+name in a MIB view first, which loads MIB files inside the event loop (0.25 s of CPU) and costs 7 MB.
+"""
+
+import asyncio
+import math
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from pyasn1.type import univ
+from pysnmp.carrier.asyncio.dgram import udp, udp6
+from pysnmp.carrier.asyncio.dispatch import AsyncioDispatcher
+from pysnmp.entity import config
+from pysnmp.entity.engine import SnmpEngine
+from pysnmp.entity.rfc3413 import cmdgen
+from pysnmp.error import PySnmpError
+from pysnmp.proto import rfc1902, rfc1905
+
+Value = int | float | bytes | str | None
+
+# An answer: pysnmp's error indication, error status, error index, variable bindings.
+Answer = tuple[Any, int, int, list[tuple[str, Value]]]
+
+_TICK_S = 1.0  # pysnmp forgets late requests at this pace; deadlines are ours
+_OPAQUE_FLOAT = b"\x9f\x78\x04"  # net-snmp's float inside an Opaque
+
+
+class EndOfMib:
+    """Stands where a walk has reached the end of the agent's tree."""
+
+
+END = EndOfMib()
+
+
+class _Guarded:
+    """A UDP transport that survives anything a peer sends, and never shows a datagram (it carries the community)."""
+
+    garbage: dict[str, int]
+    send_error: OSError | None = None
+
+    def datagram_received(self, datagram: bytes, address: Any) -> None:
+        try:
+            self._callback_function(self, address, datagram)  # type: ignore[attr-defined]
+        except Exception:  # noqa: BLE001  the decoder raises whatever garbage leads it to; nothing of it may be logged
+            host = str(address[0])
+            if host in self.garbage or len(self.garbage) < 256:
+                self.garbage[host] = self.garbage.get(host, 0) + 1
+
+    def error_received(self, exc: OSError) -> None:
+        self.send_error = exc
+
+
+class _Udp4(_Guarded, udp.UdpAsyncioTransport):  # type: ignore[misc]
+    """IPv4."""
+
+
+class _Udp6(_Guarded, udp6.Udp6AsyncioTransport):  # type: ignore[misc]
+    """IPv6."""
+
+
+_FAMILIES: dict[int, tuple[tuple[int, ...], type[Any]]] = {
+    socket.AF_INET: (udp.DOMAIN_NAME, _Udp4),
+    socket.AF_INET6: (udp6.DOMAIN_NAME, _Udp6),
+}
+
+
+class Engine:
+    """One pysnmp engine on the running event loop."""
+
+    def __init__(self) -> None:
+        self._engine = SnmpEngine()
+        self._engine.register_transport_dispatcher(AsyncioDispatcher(timeout=_TICK_S))
+        self._generators = {
+            "get": cmdgen.GetCommandGenerator(),
+            "next": cmdgen.NextCommandGeneratorSingleRun(),
+            "bulk": cmdgen.BulkCommandGeneratorSingleRun(),
+        }
+        self._transports: dict[int, Any] = {}
+        self._opening = asyncio.Lock()
+        self._communities: dict[str, str] = {}
+        self._parameters: set[str] = set()
+        self._names: dict[str, tuple[Any, Any]] = {}
+        self._targets = 0
+        self.garbage: dict[str, int] = {}
+
+    async def open_family(self, family: int) -> None:
+        """Open the socket for one address family, once."""
+        async with self._opening:
+            if family in self._transports:
+                return
+            domain, kind = _FAMILIES[family]
+            transport = kind()
+            transport.garbage = self.garbage
+            loop = asyncio.get_running_loop()
+            await loop.create_datagram_endpoint(lambda: transport, family=family)
+            config.add_transport(self._engine, domain, transport)
+            self._transports[family] = transport
+
+    def add_community_target(
+        self, family: int, address: tuple[Any, ...], community: str, model: int, timeout_s: float
+    ) -> str:
+        """Register a peer of v1 (`model` 0) or v2c (1). Returns its name for `send`."""
+        index = self._communities.get(community)
+        if index is None:
+            index = self._communities[community] = f"c{len(self._communities)}"
+            config.add_v1_system(self._engine, index, community.encode(), securityName=index)
+        return self._add_target(family, address, index, "noAuthNoPriv", model, timeout_s)
+
+    def _add_target(
+        self, family: int, address: tuple[Any, ...], security: str, level: str, model: int, timeout_s: float
+    ) -> str:
+        parameters = f"p-{security}-{level}-{model}"
+        if parameters not in self._parameters:
+            config.add_target_parameters(self._engine, parameters, security, level, model)
+            self._parameters.add(parameters)
+        self._targets += 1
+        name = f"t{self._targets}"
+        config.add_target_address(
+            self._engine, name, _FAMILIES[family][0], address, parameters, max(1, round(timeout_s * 100)), 0
+        )
+        return name
+
+    def remove_target(self, name: str) -> None:
+        """Forget a peer, because its address has changed or it is no longer asked."""
+        config.delete_target_address(self._engine, name)
+
+    def send(
+        self,
+        kind: str,
+        family: int,
+        target: str,
+        oids: Sequence[str],
+        repetitions: int,
+        future: asyncio.Future[Answer],
+    ) -> None:
+        """Send one request ("get", "next" or "bulk"; there is no other kind), to be answered in `future`.
+
+        The same future may be given again when the request is repeated: whichever answer comes first counts.
+
+        Raises:
+            OSError: when the machine has no way to the peer.
+        """
+
+        def answered(
+            _engine: Any, _handle: Any, indication: Any, status: Any, index: Any, varbinds: Any, _context: Any
+        ) -> None:
+            if not future.done():
+                pairs = [(str(name), _plain(value)) for name, value in varbinds]
+                future.set_result((indication, int(status), int(index), pairs))
+
+        transport = self._transports[family]
+        transport.send_error = None
+        bindings = [self._binding(oid) for oid in oids]
+        generator = self._generators[kind]
+        try:
+            if kind == "bulk":
+                generator.send_varbinds(self._engine, target, None, b"", 0, repetitions, bindings, answered)
+            else:
+                generator.send_varbinds(self._engine, target, None, b"", bindings, answered)
+        except PySnmpError as error:
+            raise OSError(None, f"the request could not be sent ({type(error).__name__})") from None
+        if transport.send_error is not None:
+            raise transport.send_error
+
+    def _binding(self, oid: str) -> tuple[Any, Any]:
+        """Name and null, built once per OID."""
+        binding = self._names.get(oid)
+        if binding is None:
+            if len(self._names) >= 4096:
+                self._names.clear()
+            binding = self._names[oid] = (rfc1902.ObjectName(oid), rfc1905.unSpecified)
+        return binding
+
+    def close(self) -> None:
+        """Close the sockets and the timer."""
+        self._engine.close_dispatcher()
+        self._transports.clear()
+
+
+def _plain(value: Any) -> Any:
+    """A value as plain Python; None for noSuchObject, noSuchInstance and NULL; `END` for endOfMibView."""
+    if isinstance(value, rfc1905.EndOfMibView):
+        return END
+    if isinstance(value, univ.Null):
+        return None
+    if isinstance(value, univ.Integer):
+        return int(value)
+    if isinstance(value, univ.ObjectIdentifier):
+        return str(value)
+    if isinstance(value, rfc1902.IpAddress):
+        return value.prettyPrint()
+    if isinstance(value, univ.OctetString):
+        data = bytes(value)
+        if isinstance(value, rfc1902.Opaque) and data[:3] == _OPAQUE_FLOAT and len(data) == 7:
+            return _float(data[3:])
+        return data
+    return None
+
+
+def _float(data: bytes) -> float | None:
+    """Four big-endian bytes of IEEE 754; None for NaN and infinities."""
+    number: float = struct.unpack(">f", data)[0]
+    return number if math.isfinite(number) else None

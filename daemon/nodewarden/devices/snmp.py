@@ -1,0 +1,399 @@
+"""The one door to SNMP: read a few objects or walk columns of a device, with a deadline, never writing anything.
+
+One engine for the process, one request in flight per device. Errors are `DeviceError` with one of four reasons:
+"timeout", "auth", "unreachable", "bad_answer". The community is in no error, log line or repr. pysnmp is imported by
+`SnmpEngine.warm_up`, so a node without a PDU never pays for it.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+from nodewarden.errors import DeviceError, DeviceTimeoutError
+
+Value = int | float | bytes | str | None
+Rows = dict[str, Value]  # index below the column, dotted, and its value
+
+MAX_OIDS = 12  # per GET: what old agents still answer in one datagram
+_MAX_REPETITIONS = 24
+_MAX_VARBINDS = 96  # per GETBULK over all columns, about 3 KB: few agents send more
+_MAX_ROWS = 2048
+
+_TOO_BIG, _NO_SUCH_NAME, _GEN_ERR, _NO_ACCESS, _AUTHORIZATION_ERROR = 1, 2, 5, 6, 16
+_AUTH_INDICATIONS = frozenset({
+    "AuthenticationFailure", "AuthenticationError", "UnknownUserName", "UnknownSecurityName", "WrongDigest",
+    "UnsupportedSecurityLevel", "UnsupportedAuthProtocol", "UnsupportedPrivProtocol", "DecryptionError",
+})  # fmt: skip
+
+
+class Community:
+    """What v1 and v2c ask for. Never shows itself."""
+
+    __slots__ = ("community", "version")
+
+    def __init__(self, community: str, version: Literal["1", "2c"] = "2c") -> None:
+        if not community:
+            raise ValueError("the community is empty; give the one that the device allows to read")
+        self.community = community
+        self.version = version
+
+    def __repr__(self) -> str:
+        return f"Community(***, version={self.version!r})"
+
+
+class SnmpEngine:
+    """SNMP for this process, on one event loop. Reused for every device; closed at the end."""
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = asyncio.Lock()
+
+    async def warm_up(self) -> None:
+        """Import pysnmp (in a thread) and build its engine, before the loops have deadlines. Later calls cost nothing.
+
+        A second event loop in one process gets an engine of its own; the first one's sockets are closed.
+        """
+        loop = asyncio.get_running_loop()
+        if self._engine is not None and self._loop is loop:
+            return
+        if self._loop is not loop:
+            self._starting = asyncio.Lock()
+            self._loop = loop
+            self._drop()
+        async with self._starting:
+            if self._engine is None:
+                await asyncio.to_thread(_load)
+                self._engine = _load().Engine()
+
+    def device(self, host: str, port: int, credentials: Community, *, timeout_s: float = 2.0) -> "SnmpDevice":
+        """A device to ask; nothing is sent and no name is looked up yet."""
+        return SnmpDevice(self, host, port, credentials, timeout_s=timeout_s)
+
+    async def raw(self) -> Any:
+        """The running pysnmp engine (for `SnmpDevice`)."""
+        await self.warm_up()
+        return self._engine
+
+    async def close(self) -> None:
+        """Close the sockets and timers. The engine may be used again afterwards."""
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
+def _load() -> Any:
+    from nodewarden.devices import pysnmp_engine  # noqa: PLC0415  20 MB and 0.4 s that only nodes with a PDU pay
+
+    return pysnmp_engine
+
+
+class SnmpDevice:
+    """One device at one address.
+
+    Attributes:
+        latency_s: how long the last answer took, None before the first.
+    """
+
+    def __init__(
+        self, engine: SnmpEngine, host: str, port: int, credentials: Community, *, timeout_s: float = 2.0
+    ) -> None:
+        self.host, self.port, self.timeout_s = host, port, timeout_s
+        self.latency_s: float | None = None
+        self._engine = engine
+        self._credentials = credentials
+        self._lock = asyncio.Lock()
+        self._raw: Any = None  # the pysnmp engine that knows `_target`
+        self._target: str | None = None
+        self._address: tuple[Any, ...] = ()
+        self._family: int = socket.AF_INET
+        self._repetitions = _MAX_REPETITIONS
+
+    def __repr__(self) -> str:
+        return f"SnmpDevice({self.host}:{self.port})"
+
+    async def get(self, oids: Sequence[str], *, deadline_s: float | None = None) -> dict[str, Value]:
+        """Read up to 12 objects. One that the device does not have is None, also with v1.
+
+        Args:
+            oids: dotted, with their index.
+            deadline_s: for all of it, waiting for an earlier request to this device included; default `timeout_s`.
+
+        Raises:
+            DeviceError: with reason "timeout", "auth", "unreachable" or "bad_answer".
+        """
+        if not 0 < len(oids) <= MAX_OIDS:
+            raise ValueError(f"a GET of {len(oids)} objects, allowed: 1 to {MAX_OIDS}")
+        async with self._within(deadline_s or self.timeout_s):
+            return await self._get(tuple(oids))
+
+    async def walk(self, columns: Sequence[str], *, deadline_s: float, max_rows: int = _MAX_ROWS) -> dict[str, Rows]:
+        """Read whole columns side by side. A column that the device does not have is an empty dict.
+
+        Args:
+            columns: dotted, without index.
+            deadline_s: for all of it.
+            max_rows: of one column; what is beyond is left out.
+
+        Raises:
+            DeviceError: as for `get`.
+        """
+        found: dict[str, Rows] = {}
+        async with self._within(deadline_s):
+            for start in range(0, len(columns), MAX_OIDS):
+                found |= await self._walk(columns[start : start + MAX_OIDS], max_rows)
+        return found
+
+    def forget_address(self) -> None:
+        """Look the name up again before the next request: the address behind it may have changed."""
+        if self._target is not None and self._raw is not None:
+            self._raw.remove_target(self._target)
+        self._target = None
+
+    # GET
+
+    async def _get(self, oids: tuple[str, ...]) -> dict[str, Value]:
+        status, index, pairs = await self._request("get", oids)
+        if status == 0:
+            if [name for name, _ in pairs] != list(oids):
+                raise self._bad("it answered for other objects than were asked")
+            return {name: None if self._is_end(value) else value for name, value in pairs}
+        self._refuse_access(status)
+        if len(oids) == 1:
+            # tooBig for one object cannot be helped; noSuchName and genErr mean that there is no value
+            return {oids[0]: None}
+        if status == _NO_SUCH_NAME and 0 < index <= len(oids):
+            missing = oids[index - 1]
+            rest = tuple(oid for oid in oids if oid != missing)
+            return {missing: None} | (await self._get(rest) if rest else {})
+        half = len(oids) // 2
+        return await self._get(oids[:half]) | await self._get(oids[half:])
+
+    # walk
+
+    async def _walk(self, columns: Sequence[str], max_rows: int) -> dict[str, Rows]:
+        found: dict[str, Rows] = {column: {} for column in columns}
+        last = dict.fromkeys(columns, "")  # newest index read of each column that goes on
+        while last:
+            asked = [f"{column}.{index}" if index else column for column, index in last.items()]
+            order = list(last)
+            answer = await self._next(asked, order, last)
+            moved = False
+            for position, (name, value) in enumerate(answer):
+                column = order[position % len(order)]
+                if column not in last:
+                    continue
+                if self._is_end(value) or not name.startswith(column + "."):
+                    del last[column]
+                    moved = True
+                    continue
+                index = name[len(column) + 1 :]
+                if last[column] and not _after(index, last[column]):
+                    raise self._bad(f"a walk of {column} does not move on: {index} came after {last[column]}")
+                found[column][index] = value
+                last[column] = index
+                moved = True
+                if len(found[column]) >= max_rows:
+                    del last[column]
+            if not moved:
+                raise self._bad("it answered a walk with nothing")
+        return found
+
+    async def _next(self, asked: list[str], order: list[str], last: dict[str, str]) -> list[tuple[str, Value]]:
+        """One step of a walk: GETBULK with as many repetitions as this device stands, or GETNEXT."""
+        while self._credentials.version != "1" and self._repetitions > 1:
+            repetitions = max(1, min(self._repetitions, _MAX_VARBINDS // len(asked)))
+            try:
+                status, _, pairs = await self._request("bulk", asked, repetitions)
+            except DeviceTimeoutError:
+                # some agents stay silent when the answer would not fit into one datagram; others are just away
+                if repetitions == 1 or self.latency_s is None:
+                    raise
+                self._repetitions = repetitions // 2
+                continue
+            self._refuse_access(status)
+            if status == 0 and pairs:
+                if len(pairs) < len(asked) * repetitions and len(pairs) < len(asked):
+                    self._repetitions = max(2, self._repetitions // 2)  # cut short; go on from where it ended
+                return pairs
+            self._repetitions = repetitions // 2
+        if len(asked) > 1 and self._credentials.version == "1":
+            return await self._next_each(asked, order, last)
+        status, _, pairs = await self._request("next", asked)
+        self._refuse_access(status)
+        if status == _NO_SUCH_NAME:
+            return [(oid, self._end()) for oid in asked]
+        if status == 0:
+            return pairs
+        if len(asked) > 1:
+            return await self._next_each(asked, order, last)
+        raise self._bad(f"it answered a walk with error status {status}")
+
+    async def _next_each(self, asked: list[str], order: list[str], last: dict[str, str]) -> list[tuple[str, Value]]:
+        """GETNEXT of several columns; with v1 one column that has ended fails the whole request."""
+        status, index, pairs = await self._request("next", asked)
+        if status == 0:
+            return pairs
+        self._refuse_access(status)
+        if status == _NO_SUCH_NAME and 0 < index <= len(asked):
+            ended = order[index - 1]
+            rest_asked = [oid for position, oid in enumerate(asked) if position != index - 1]
+            rest_order = [column for column in order if column != ended]
+            rest = await self._next_each(rest_asked, rest_order, last) if rest_asked else []
+            return [*rest[: index - 1], (ended, self._end()), *rest[index - 1 :]]
+        both: list[tuple[str, Value]] = []
+        for oid in asked:
+            status, _, pairs = await self._request("next", [oid])
+            both += pairs[:1] if status == 0 and pairs else [(oid, self._end())]
+        return both
+
+    # one request
+
+    async def _request(
+        self, kind: str, oids: Sequence[str], repetitions: int = 0
+    ) -> tuple[int, int, list[tuple[str, Value]]]:
+        """One request, sent twice when the device usually answers fast enough for that (UDP may lose one)."""
+        await self._resolve()
+        attempts = [self.timeout_s]
+        if self.latency_s is not None and self.latency_s < self.timeout_s / 6:
+            attempts = [self.timeout_s / 2] * 2
+        garbage = self._garbage()
+        assert self._target is not None
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        began_s = time.monotonic()
+        for attempt_s in attempts:
+            try:
+                self._raw.send(kind, self._family, self._target, oids, repetitions, future)
+            except OSError as error:
+                raise self._unreachable(error.strerror or "the address cannot be reached") from None
+            await asyncio.wait({future}, timeout=attempt_s)
+            if not future.done():
+                continue
+            indication, status, index, pairs = future.result()
+            if not indication:
+                self.latency_s = time.monotonic() - began_s
+                return status, index, pairs
+            if type(indication).__name__ != "RequestTimedOut":
+                raise self._indicated(indication)
+            break
+        raise self._no_answer(garbage)
+
+    @contextlib.asynccontextmanager
+    async def _within(self, deadline_s: float) -> AsyncIterator[None]:
+        """One operation at a time on this device, all of it within a deadline."""
+        await self._engine.warm_up()
+        garbage = self._garbage()
+        try:
+            async with asyncio.timeout(deadline_s), self._lock:
+                yield
+        except TimeoutError:
+            raise self._no_answer(garbage, deadline_s) from None
+
+    async def _resolve(self) -> None:
+        raw = await self._engine.raw()
+        if raw is not self._raw:
+            self._raw, self._target = raw, None
+        if self._target is not None:
+            return
+        try:
+            self._family, self._address = await _look_up(self.host, self.port)
+            await raw.open_family(self._family)
+            self._target = raw.add_community_target(
+                self._family,
+                self._address,
+                self._credentials.community,
+                0 if self._credentials.version == "1" else 1,
+                self.timeout_s,
+            )
+        except OSError as error:
+            raise self._unreachable(error.strerror or "the name cannot be looked up") from None
+
+    def _garbage(self) -> int:
+        return self._raw.garbage.get(str(self._address[0]), 0) if self._raw is not None and self._address else 0
+
+    def _is_end(self, value: object) -> bool:
+        return value is self._end()
+
+    def _end(self) -> Any:
+        return _load().END
+
+    # errors, none of which can hold the community
+
+    def _refuse_access(self, status: int) -> None:
+        if status in {_NO_ACCESS, _AUTHORIZATION_ERROR}:
+            raise DeviceError(f"{self.host}:{self.port} does not allow these credentials to read this", "auth")
+
+    def _indicated(self, indication: Any) -> DeviceError:
+        name = type(indication).__name__
+        if name in _AUTH_INDICATIONS:
+            return DeviceError(f"{self.host}:{self.port} refused the credentials ({name})", "auth")
+        return self._bad(name)
+
+    def _no_answer(self, garbage_before: int, deadline_s: float | None = None) -> DeviceError:
+        if self._garbage() > garbage_before:
+            return self._bad("what it sends is not SNMP")
+        last = "" if self.latency_s is None else f"; its last answer took {self.latency_s:.1f} s"
+        return DeviceTimeoutError(
+            f"no answer from {self.host}:{self.port} within {deadline_s or self.timeout_s:g} s{last}"
+            " (check the address, UDP port, community and the device's list of allowed managers)"
+        )
+
+    def _unreachable(self, why: str) -> DeviceError:
+        return DeviceError(f"{self.host}:{self.port} is unreachable: {why}", "unreachable")
+
+    def _bad(self, why: str) -> DeviceError:
+        return DeviceError(f"{self.host}:{self.port} gave a bad answer: {why}", "bad_answer")
+
+
+def _after(index: str, before: str) -> bool:
+    """True when `index` comes after `before` in the order of SNMP."""
+    return [int(part) for part in index.split(".")] > [int(part) for part in before.split(".")]
+
+
+async def _look_up(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
+    """Family and socket address of a name or address; IPv4 first. Raises OSError.
+
+    The lookup has a daemon thread of its own: a dead name server must delay neither the loop nor the end of the
+    process, which waits for the threads of the default executor.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        return (socket.AF_INET, (host, port)) if address.version == 4 else (socket.AF_INET6, (host, port, 0, 0))
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[Any]] = loop.create_future()
+
+    def deliver(result: list[Any] | OSError) -> None:
+        if future.done():
+            return
+        if isinstance(result, OSError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def resolve() -> None:
+        result: list[Any] | OSError
+        try:
+            result = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        except OSError as error:
+            result = error
+        except UnicodeError:
+            result = OSError(None, "not a host name")
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+            loop.call_soon_threadsafe(deliver, result)
+
+    threading.Thread(target=resolve, name="nodewarden-resolve", daemon=True).start()
+    found = sorted(await future, key=lambda entry: entry[0] != socket.AF_INET)
+    if not found:
+        raise OSError(None, "the name has no address")
+    return int(found[0][0]), tuple(found[0][4])
