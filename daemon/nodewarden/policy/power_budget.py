@@ -1,0 +1,119 @@
+"""Limits in watts: on the sum of the GPUs, and on this node's outlets; who gets how much of them.
+
+Outlet watts are `share` x GPU watts + `base`; the base (fans, processors, losses) is learnt slowly, because a meter
+that publishes a one-second mean every five seconds beats with the training step. GPUs of one synchronous job get the
+speed of its slowest, the rest share by weighted max-min.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from nodewarden.model.readings import Reading
+from nodewarden.model.snapshot import Number
+from nodewarden.policy.plausibility import accept
+from nodewarden.policy.state import OutletState
+
+STATIC_W: Final = 70.0
+"""Power of a loaded GPU that buys no speed: leakage, memory, fabric."""
+
+SPEED_EXPONENT: Final = 0.4
+SUPPLY_EFFICIENCY: Final = 0.94
+PDU_STALE_S: Final = 15.0
+_METER_LAG_S: Final = (7.5, 1.0)
+_HISTORY_S: Final = 20.0
+_GUARD: Final = 0.01
+_STALE_GUARD: Final = 0.03
+_STALE_GUARD_PER_S: Final = 0.0005
+_MOST_STALE_GUARD: Final = 0.10
+
+
+def speed(cap_w: float, prior_w: float) -> float:
+    """Compute speed at a cap, relative to that at the prior limit (0 to 1)."""
+    if prior_w <= STATIC_W:
+        return 1.0
+    return float(min(1.0, max(0.0, (cap_w - STATIC_W) / (prior_w - STATIC_W)) ** SPEED_EXPONENT))
+
+
+def equal_speed_w(slowest_w: float) -> float:
+    """The cap in watts that lets a sibling keep up with the slowest GPU of a synchronous job, and little more."""
+    return (STATIC_W + max(0.0, slowest_w - STATIC_W) * 1.025) * 1.03
+
+
+def fill(budget_w: float, low_w: Sequence[float], high_w: Sequence[float], weight: Sequence[float]) -> list[float]:
+    """Weighted max-min: the most equal shares within [low, high] whose sum is at most the budget, where floors fit."""
+    if sum(high_w) <= budget_w:
+        return list(high_w)
+    if sum(low_w) >= budget_w:
+        return list(low_w)
+    below, above = 0.0, max(high / w for high, w in zip(high_w, weight, strict=True))
+    for _ in range(50):
+        level = 0.5 * (below + above)
+        total = 0.0
+        for low, high, w in zip(low_w, high_w, weight, strict=True):
+            total += min(max(level * w, low), high)
+        if total > budget_w:
+            above = level
+        else:
+            below = level
+    return [min(max(below * w, low), high) for low, high, w in zip(low_w, high_w, weight, strict=True)]
+
+
+def remember(history: tuple[tuple[float, float], ...], now_s: float, sum_w: float) -> tuple[tuple[float, float], ...]:
+    """Keep the GPUs' sum of the last seconds: a late meter is compared with what was true when it measured."""
+    if history and not 0.5 <= now_s - history[-1][0] <= _HISTORY_S:
+        return history if 0 <= now_s - history[-1][0] < 0.5 else ((now_s, sum_w),)
+    oldest_s = now_s - _HISTORY_S
+    return (*(entry for entry in history if entry[0] >= oldest_s), (now_s, sum_w))
+
+
+def learn(
+    outlet: OutletState, quantity: Number, limit_w: float, history: tuple[tuple[float, float], ...], feeds: int
+) -> bool:
+    """Take one new meter reading into `outlet` (a private copy); True when it was rejected as implausible."""
+    if not isinstance(quantity, Reading):
+        return False
+    if not accept("outlets_w", quantity.value) or not accept("taken_at_s", quantity.taken_at_s):
+        return True
+    if outlet.taken_at_s is not None and quantity.taken_at_s <= outlet.taken_at_s:
+        return False
+    outlet.taken_at_s, outlet.value_w = quantity.taken_at_s, quantity.value
+    if quantity.value < 0.02 * limit_w:
+        outlet.lost = outlet.alive  # a feed that carried load and carries none: the others carry it now
+        return False
+    outlet.lost, outlet.alive = False, True
+    lag_from_s, lag_to_s = _METER_LAG_S
+    window = [w for t, w in history if quantity.taken_at_s - lag_from_s <= t <= quantity.taken_at_s - lag_to_s]
+    if not window and outlet.base_w is None:
+        window = [w for _, w in history[-1:]]
+    if not window:
+        return False
+    mean_w = sum(window) / len(window)
+    outlet.share = 1 / (SUPPLY_EFFICIENCY * max(1, feeds))
+    base_w = quantity.value - outlet.share * mean_w
+    if outlet.base_w is None:
+        outlet.base_w = base_w
+    elif max(window) - min(window) < 0.35 * mean_w:
+        outlet.samples += 1
+        over = quantity.value > limit_w and base_w > outlet.base_w
+        gain = max(0.15 if over else 0.05, 1 / (outlet.samples + 1))
+        outlet.base_w += gain * (base_w - outlet.base_w)
+    outlet.base_w = max(outlet.base_w, -0.3 * limit_w)
+    return False
+
+
+def outlet_budget_w(outlet: OutletState, limit_w: float, now_s: float) -> float | None:
+    """Watts that the GPUs together may take so that these outlets stay within their limit; None before any reading."""
+    if outlet.base_w is None or outlet.taken_at_s is None:
+        return None
+    age_s = now_s - outlet.taken_at_s
+    guard = _GUARD
+    if age_s > PDU_STALE_S:
+        guard += min(_MOST_STALE_GUARD, _STALE_GUARD + (age_s - PDU_STALE_S) * _STALE_GUARD_PER_S)
+    return max(0.0, (limit_w * (1 - guard) - outlet.base_w) / outlet.share)
+
+
+def trimmed(trim_w: float, sum_mean_w: float, limit_w: float, dt_s: float) -> float:
+    """Slow correction in watts for boards that draw more than their cap; it grows while the mean is over the limit."""
+    over_w = sum_mean_w - limit_w
+    trim_w += 0.1 * dt_s * over_w if over_w > 0 else -0.001 * dt_s * trim_w
+    return min(max(trim_w, 0.0), 0.05 * limit_w)

@@ -1,0 +1,146 @@
+"""The thermal law of one GPU: a heat-balance observer says how many watts leave the GPU, the cap follows them.
+
+Two states are estimated from the measured power and an integer temperature: the temperature behind the die (`sink_c`)
+and the heat removed (`removed_w`). The second is the disturbance, so it takes the place of an integral term and cannot
+wind up: a job stall, a clock lock or a cap that somebody else sets only change the measured power. Degrees are relative
+to max-operating; the law is the same for boards with a signed margin and boards with absolute thresholds.
+"""
+
+from typing import Final
+
+from nodewarden.policy.observe import HOT_BITS, Look
+from nodewarden.policy.state import GpuState
+from nodewarden.policy.worst_case import AIR_SLEW_C_PER_S, HUNG_AGEING_S, hottest_c
+
+SINK_J_PER_K: Final = 500.0
+"""Heat capacity that the law assumes; between a cold plate (260) and an air cooler (900), +-60 % is tolerated."""
+
+DIE_K_PER_W: Final = 0.03
+OBSERVER_RAD_PER_S: Final = 0.35
+APPROACH_S: Final = 8.0
+HURRY_S: Final = 5.0
+RISE_W_PER_S: Final = 8.0
+DEAD_ZONE_C: Final = 0.3
+BLIND_DERATE_S: Final = 10.0
+BLIND_FLOOR_S: Final = 30.0
+_MAX_REMOVED_W: Final = 1_200.0
+_MIN_REMOVED_W: Final = -200.0
+_GAP_S: Final = 3.0
+_STRANGE_C: Final = 12.0
+_HOT_BIT_S: Final = 3.0
+
+
+def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
+    """Advance the observer by one new sample; True when the sample was believed.
+
+    A sample that contradicts the model by more than the physics allows is ignored until it repeats: twice when it is
+    hotter, three times when it is cooler.
+    """
+    assert seen.rel_c is not None
+    rel_c = seen.rel_c
+    if gpu.hot_bit_s >= _HOT_BIT_S:
+        rel_c = max(rel_c, 0.0)  # the board slows itself down for heat: it is not cooler than max-operating
+    if gpu.sink_c is None or gpu.seen_at_s is None:
+        gpu.sink_c, gpu.removed_w = rel_c - DIE_K_PER_W * power_w, power_w
+        gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s = seen.taken_at_s, rel_c, 0.0
+        return True
+    dt_s = seen.taken_at_s - gpu.seen_at_s
+    if dt_s <= 0:
+        return gpu.strange == 0
+    if dt_s > _GAP_S:
+        gpu.sink_c = rel_c - DIE_K_PER_W * power_w
+        gpu.seen_at_s, gpu.junction_c, gpu.strange = seen.taken_at_s, rel_c, 0
+        return True
+    sink_c = gpu.sink_c + dt_s * (power_w - gpu.removed_w) / SINK_J_PER_K
+    error_c = rel_c - (sink_c + DIE_K_PER_W * power_w)
+    gpu.seen_at_s = seen.taken_at_s
+    if abs(error_c) > _STRANGE_C:
+        gpu.strange += 1
+        if gpu.strange < (2 if error_c > 0 else 3):
+            gpu.sink_c = sink_c
+            return False
+        sink_c, error_c = rel_c - DIE_K_PER_W * power_w, 0.0
+    gpu.strange = 0
+    gpu.sink_c = sink_c + min(2 * OBSERVER_RAD_PER_S * dt_s, 0.8) * error_c
+    removed_w = gpu.removed_w - OBSERVER_RAD_PER_S**2 * dt_s * SINK_J_PER_K * error_c
+    gpu.removed_w = min(max(removed_w, _MIN_REMOVED_W), _MAX_REMOVED_W)
+    gpu.junction_c = gpu.sink_c + DIE_K_PER_W * power_w
+    rise = (power_w - gpu.removed_w) / SINK_J_PER_K
+    gpu.rise_c_per_s += min(1.0, dt_s / 3) * (rise - gpu.rise_c_per_s)
+    return True
+
+
+def wanted_w(gpu: GpuState, target_c: float, slowdown_c: float, power_w: float) -> float:
+    """The cap in watts at which the GPU comes to rest at `target_c`; not yet limited to the board's range."""
+    assert gpu.sink_c is not None
+    hot = gpu.junction_c > target_c
+    gain = SINK_J_PER_K / (HURRY_S if hot else APPROACH_S)
+    mean_w = (gpu.removed_w + gain * (target_c - gpu.sink_c)) / (1 + gain * DIE_K_PER_W)
+    slope = max((power_w - gpu.removed_w) / SINK_J_PER_K, 1e-3)
+    if (slowdown_c - 1 - gpu.junction_c) / slope < 4:
+        mean_w = min(mean_w, gpu.removed_w - 0.5 * SINK_J_PER_K)  # cool by half a degree per second
+    return mean_w / gpu.duty
+
+
+def aged_w(gpu: GpuState, target_c: float, age_s: float, *, answering: bool) -> float:
+    """The cap that the worst case of a stale temperature demands, in watts; infinite without any earlier reading."""
+    if gpu.sink_c is None:
+        return float("inf")
+    age_s = age_s if answering else min(age_s, HUNG_AGEING_S)
+    gain = SINK_J_PER_K / HURRY_S
+    sink_c = hottest_c(gpu.sink_c, age_s, AIR_SLEW_C_PER_S)
+    return (gpu.removed_w + gain * (target_c - sink_c)) / (1 + gain * DIE_K_PER_W) / gpu.duty
+
+
+def step(
+    gpu: GpuState,
+    seen: Look,
+    *,
+    target_c: float,
+    slowdown_c: float,
+    power_w: float,
+    floor_w: float,
+    prior_w: float,
+    dt_s: float,
+    rise_s: float,
+    age_s: float,
+) -> bool:
+    """Move the thermal command of one GPU by one decision; True when it may rise now.
+
+    Args:
+        gpu: a private copy of its state, changed here.
+        seen: this decision's readings.
+        target_c: where the GPU should rest, relative to max-operating.
+        slowdown_c: where the hardware slows down, relative to max-operating.
+        power_w: measured, or the limit in force.
+        floor_w: lowest command.
+        prior_w: highest command.
+        dt_s: seconds since the last decision.
+        rise_s: the part of it that counts for rising (0 = no rise).
+        age_s: age of the newest believed temperature.
+    """
+    gpu.hot_bit_s = gpu.hot_bit_s + dt_s if seen.bits & HOT_BITS else 0.0
+    believed = observe(gpu, seen, power_w) if seen.fresh and seen.rel_c is not None else False
+    if gpu.sink_c is None:
+        return False
+    if not seen.fresh:
+        command_w = aged_w(gpu, target_c, age_s, answering=seen.answering) if age_s > _GAP_S else gpu.command_w
+    elif not believed:
+        command_w = gpu.command_w
+    else:
+        command_w = wanted_w(gpu, target_c, slowdown_c, power_w)
+    command_w = min(max(command_w, floor_w), prior_w)
+    may_rise = believed and not seen.hbm_hot and gpu.junction_c < target_c - DEAD_ZONE_C
+    if command_w < gpu.command_w:
+        gpu.command_w = command_w
+    elif may_rise:
+        gpu.command_w = min(command_w, gpu.command_w + RISE_W_PER_S * rise_s)
+    return believed
+
+
+def floor_time_s(gpu: GpuState, slowdown_c: float, floor_w: float) -> float | None:
+    """Seconds until the hardware slows down although the cap is at its floor; None when the floor is cool enough."""
+    rise = (floor_w * gpu.duty - gpu.removed_w) / SINK_J_PER_K
+    if rise <= 0.05:
+        return None
+    return max(0.0, (slowdown_c - gpu.junction_c) / rise)
