@@ -1,0 +1,376 @@
+"""The metrics that describe the node: one table of name, type, help with unit, labels, and where the value comes from.
+
+Names are `nodewarden_<subject>_<quantity>_<unit>` in base units; labels are identities only (uuid, pdu, outlet, job_id)
+and never what a workload can make unbounded; names, models and indexes are on `*_info` series to join with.
+Unknown is never 0. Rendering and expiry are in `prometheus.py`.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from nodewarden_exporters import readers
+from nodewarden_exporters.readers import Reader
+
+Kind = Literal["gauge", "counter"]
+Scope = Literal["node", "gpu", "links", "pdu", "job", "source", "loop"]
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """One row.
+
+    Attributes:
+        scope: what it is about: the node, a GPU (`links`: what is read slowly), a PDU, a job, a source or a loop.
+        labels: after the labels that identify the subject.
+        read: from the subject (`View`, `GpuFacts`, `PduSnapshot`, `JobSnapshot`, `SourceStatus`, `LoopHealth`) and the
+            time; a `Reading` brings its own age.
+        live: depends on the time of the scrape, not only on the snapshot.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    scope: Scope
+    labels: tuple[str, ...] = ()
+    read: Reader
+    live: bool = False
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """Identity first."""
+        return (*IDENTITY[self.scope], *self.labels)
+
+
+IDENTITY: dict[Scope, tuple[str, ...]] = {
+    "node": (),
+    "gpu": ("uuid",),
+    "links": ("uuid",),
+    "pdu": ("pdu",),
+    "job": ("job_id",),
+    "source": ("source",),
+    "loop": ("loop",),
+}
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def _gpu(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = (), kind: Kind = "gauge") -> Metric:
+    return Metric(name=f"nodewarden_gpu_{name}", kind=kind, help=help_text, scope="gpu", labels=labels, read=read)
+
+
+def _pdu(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = (), kind: Kind = "gauge") -> Metric:
+    return Metric(name=f"nodewarden_pdu_{name}", kind=kind, help=help_text, scope="pdu", labels=labels, read=read)
+
+
+def _job(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=f"nodewarden_job_{name}", kind="gauge", help=help_text, scope="job", labels=labels, read=read)
+
+
+def _node(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=f"nodewarden_{name}", kind="gauge", help=help_text, scope="node", labels=labels, read=read)
+
+
+METRICS: tuple[Metric, ...] = (
+    _gpu("info", "What the GPU is; always 1.", readers.gpu_info, ("index", "model", "pci_bus_id")),
+    _gpu("state", "1 for the state the GPU is in, 0 for the others.", readers.gpu_state, ("state",)),
+    _gpu("junction_celsius", "Hottest point of the GPU die, degrees Celsius.", readers.gpu_quantity("junction_c")),
+    _gpu("hbm_celsius", "Hottest HBM stack, degrees Celsius.", readers.gpu_quantity("hbm_c")),
+    _gpu(
+        "margin_celsius",
+        "The board's own signed margin to its nearest limit, degrees Celsius, positive when safe.",
+        readers.gpu_quantity("margin_c"),
+    ),
+    _gpu(
+        "margin_to_max_op_celsius",
+        "Distance to max-operating, degrees Celsius, negative above it.",
+        readers.margin_to(0),
+    ),
+    _gpu("margin_to_slowdown_celsius", "Distance to the hardware's slowdown, degrees Celsius.", readers.margin_to(1)),
+    _gpu(
+        "junction_min_celsius",
+        "Lowest junction in the trailing window.",
+        readers.over_window("junction_c", 0),
+        ("window",),
+    ),
+    _gpu(
+        "junction_max_celsius",
+        "Highest junction in the trailing window.",
+        readers.over_window("junction_c", 1),
+        ("window",),
+    ),
+    _gpu("power_watts", "Mean power over about 1 s, watts.", readers.gpu_quantity("power_w")),
+    _gpu("power_instant_watts", "Instant power, watts.", readers.gpu_quantity("power_instant_w")),
+    _gpu(
+        "power_min_watts",
+        "Lowest mean power in the trailing readers.over_window, watts.",
+        readers.over_window("power_w", 0),
+        ("window",),
+    ),
+    _gpu(
+        "power_max_watts",
+        "Highest mean power in the trailing readers.over_window, watts.",
+        readers.over_window("power_w", 1),
+        ("window",),
+    ),
+    _gpu(
+        "energy_joules_total",
+        "Energy used since the driver was loaded, joules.",
+        readers.gpu_quantity("energy_j"),
+        kind="counter",
+    ),
+    _gpu("power_cap_watts", "Power cap in force as the driver tells it, watts.", readers.gpu_quantity("cap_w")),
+    _gpu(
+        "power_enforced_watts",
+        "Lowest of all power limiters, out-of-band included, watts.",
+        readers.gpu_quantity("enforced_w"),
+    ),
+    _gpu(
+        "power_cap_requested_watts",
+        "Power cap that Nodewarden asked for last, while it owns one.",
+        readers.cap_requested,
+    ),
+    _gpu(
+        "power_cap_prior_watts",
+        "Power cap before Nodewarden's own, to which it is restored, watts.",
+        readers.value_of(lambda facts: facts.entry.prior_w if facts.entry is not None else None),
+    ),
+    _gpu("power_cap_cause", "Why the cap is what it is; 1 while there is one.", readers.cap_cause, ("cause",)),
+    _gpu("power_cap_min_watts", "Lowest cap that the board accepts, watts.", readers.board_limit("min_w")),
+    _gpu("power_cap_max_watts", "Highest cap that the board accepts, watts.", readers.board_limit("max_w")),
+    _gpu("power_cap_default_watts", "The board's default cap, watts.", readers.board_limit("default_w")),
+    _gpu("utilisation_ratio", "Share of time in which a kernel ran, 0 to 1.", readers.gpu_quantity("utilisation")),
+    _gpu("memory_used_bytes", "GPU memory in use, bytes.", readers.gpu_quantity("memory_used_bytes")),
+    _gpu("memory_total_bytes", "GPU memory installed, bytes.", readers.gpu_quantity("memory_total_bytes")),
+    _gpu("sm_clock_hertz", "SM clock, hertz.", readers.gpu_quantity("sm_clock_hz")),
+    _gpu("memory_clock_hertz", "Memory clock, hertz.", readers.gpu_quantity("memory_clock_hz")),
+    _gpu(
+        "slow", "1 while the hardware or driver holds clocks down for this reason.", readers.slow_reasons, ("reason",)
+    ),
+    _gpu(
+        "slow_seconds_total",
+        "Time with clocks held down for this reason, seconds, by the driver's own counters.",
+        readers.slow_seconds,
+        ("reason",),
+        kind="counter",
+    ),
+    Metric(
+        name="nodewarden_gpu_compute_processes",
+        kind="gauge",
+        help="Processes that compute on the GPU.",
+        scope="gpu",
+        read=readers.compute_processes,
+    ),
+    Metric(
+        name="nodewarden_nvlink_up",
+        kind="gauge",
+        help="1 while the NVLink is active.",
+        scope="links",
+        labels=("link",),
+        read=readers.per_link(lambda link: int(link.active)),
+    ),
+    Metric(
+        name="nodewarden_nvlink_transmit_bytes_total",
+        kind="counter",
+        help="Payload sent over the NVLink, bytes.",
+        scope="links",
+        labels=("link",),
+        read=readers.per_link(lambda link: link.tx_bytes),
+    ),
+    Metric(
+        name="nodewarden_nvlink_receive_bytes_total",
+        kind="counter",
+        help="Payload received over the NVLink, bytes.",
+        scope="links",
+        labels=("link",),
+        read=readers.per_link(lambda link: link.rx_bytes),
+    ),
+    _pdu("info", "What the PDU is; always 1.", readers.pdu_info, ("feed", "vendor", "model", "profile")),
+    _pdu("power_watts", "Real power of the whole PDU, watts.", readers.pdu_quantity("power_w")),
+    _pdu(
+        "apparent_power_voltamperes",
+        "Apparent power of the whole PDU, volt-amperes.",
+        readers.pdu_quantity("apparent_va"),
+    ),
+    _pdu("power_factor_ratio", "Power factor of the whole PDU.", readers.pdu_quantity("power_factor")),
+    _pdu(
+        "energy_joules_total",
+        "Energy through the PDU, joules, by its own resettable counter.",
+        readers.pdu_quantity("energy_wh", readers.JOULES_PER_WH),
+        kind="counter",
+    ),
+    _pdu("node_power_watts", "Real power of this node's outlets together, watts.", readers.pdu_quantity("outlets_w")),
+    _pdu(
+        "node_limit_watts",
+        "Configured limit on this node's outlets together.",
+        readers.value_of(lambda pdu: pdu.limit_w),
+    ),
+    _pdu("suspect_quantities", "Quantities that contradict others.", readers.value_of(lambda pdu: len(pdu.suspect))),
+    _pdu("phase_voltage_volts", "Voltage of the phase, volts.", readers.per_part("phases", "voltage_v"), ("phase",)),
+    _pdu(
+        "phase_current_amperes", "Current of the phase, amperes.", readers.per_part("phases", "current_a"), ("phase",)
+    ),
+    _pdu("phase_power_watts", "Real power of the phase, watts.", readers.per_part("phases", "power_w"), ("phase",)),
+    _pdu(
+        "phase_apparent_power_voltamperes",
+        "Apparent power of the phase.",
+        readers.per_part("phases", "apparent_va"),
+        ("phase",),
+    ),
+    _pdu(
+        "phase_power_factor_ratio", "Power factor of the phase.", readers.per_part("phases", "power_factor"), ("phase",)
+    ),
+    _pdu(
+        "phase_energy_joules_total",
+        "Energy through the phase, joules.",
+        readers.per_part("phases", "energy_wh", readers.JOULES_PER_WH),
+        ("phase",),
+        kind="counter",
+    ),
+    _pdu(
+        "bank_current_amperes",
+        "Current of the bank (breaker), amperes.",
+        readers.per_part("banks", "current_a"),
+        ("bank",),
+    ),
+    _pdu("outlet_power_watts", "Real power of the outlet, watts.", readers.per_part("outlets", "power_w"), ("outlet",)),
+    _pdu(
+        "outlet_current_amperes",
+        "Current of the outlet, amperes.",
+        readers.per_part("outlets", "current_a"),
+        ("outlet",),
+    ),
+    _pdu(
+        "outlet_voltage_volts", "Voltage at the outlet, volts.", readers.per_part("outlets", "voltage_v"), ("outlet",)
+    ),
+    _pdu(
+        "outlet_apparent_power_voltamperes",
+        "Apparent power of the outlet.",
+        readers.per_part("outlets", "apparent_va"),
+        ("outlet",),
+    ),
+    _pdu(
+        "outlet_power_factor_ratio",
+        "Power factor of the outlet.",
+        readers.per_part("outlets", "power_factor"),
+        ("outlet",),
+    ),
+    _pdu(
+        "outlet_energy_joules_total",
+        "Energy through the outlet, joules.",
+        readers.per_part("outlets", "energy_wh", readers.JOULES_PER_WH),
+        ("outlet",),
+        kind="counter",
+    ),
+    _pdu("outlet_on", "1 while the outlet is switched on.", readers.outlet_on, ("outlet",)),
+    _job("info", "What the job is; always 1.", readers.job_info, ("framework",)),
+    _job("state", "1 for the state the job is in, 0 for the others.", readers.job_state, ("state",)),
+    _job("ranks", "Ranks of the job on this node that are connected.", readers.value_of(lambda job: job.ranks)),
+    _job("step", "Training step that the job has reached.", readers.value_of(lambda job: job.step)),
+    _job("steps_per_second", "Training steps per second.", readers.value_of(lambda job: job.steps_per_s)),
+    _job(
+        "duty_ratio",
+        "Share of time that the job is asked to run, 1 = not throttled.",
+        readers.value_of(lambda job: job.duty),
+    ),
+    _job("checkpoint_seconds", "How long a save takes, seconds.", readers.value_of(lambda job: job.ckpt_s)),
+    Metric(
+        name="nodewarden_job_last_checkpoint_age_seconds",
+        kind="gauge",
+        help="Time since the last save was persisted, seconds.",
+        scope="job",
+        read=readers.checkpoint_age,
+        live=True,
+    ),
+    Metric(
+        name="nodewarden_source_up",
+        kind="gauge",
+        help="1 while the source answers and its readings are fresh.",
+        scope="source",
+        read=readers.source_up,
+        live=True,
+    ),
+    Metric(
+        name="nodewarden_source_age_seconds",
+        kind="gauge",
+        help="Time since the source last answered, seconds.",
+        scope="source",
+        read=readers.source_age,
+        live=True,
+    ),
+    Metric(
+        name="nodewarden_source_duration_seconds",
+        kind="gauge",
+        help="How long the last answered read took, seconds.",
+        scope="source",
+        read=readers.value_of(lambda source: source.duration_s),
+    ),
+    Metric(
+        name="nodewarden_source_errors_total",
+        kind="counter",
+        help="Reads that failed, by reason.",
+        scope="source",
+        labels=("reason",),
+        read=readers.errors,
+    ),
+    Metric(
+        name="nodewarden_source_rejected_total",
+        kind="counter",
+        help="Values outside what physics allows, dropped, by field.",
+        scope="source",
+        labels=("field",),
+        read=readers.rejected,
+    ),
+    Metric(
+        name="nodewarden_source_skipped_total",
+        kind="counter",
+        help="Reads skipped because the one before was late.",
+        scope="source",
+        read=readers.value_of(lambda source: source.skipped),
+    ),
+    Metric(
+        name="nodewarden_loop_age_seconds",
+        kind="gauge",
+        help="Time since the loop last finished a turn, seconds.",
+        scope="loop",
+        read=readers.loop_age,
+        live=True,
+    ),
+    _node("build_info", "Version of the agent; always 1.", readers.build_info, ("version",)),
+    _node("armed", "1 while automatic control is on.", readers.value_of(lambda view: int(view.armed))),
+    _node(
+        "ladder_level",
+        "Rung of the ladder, 0 normal to 6 drain.",
+        readers.value_of(lambda view: int(view.setpoints.level)),
+    ),
+    _node("problem", "1 for each problem that holds now.", readers.problems, ("code", "severity")),
+    _node("gpus_expected", "GPUs that the configuration expects.", readers.value_of(lambda view: view.expected_gpus)),
+    _node(
+        "gpus_present", "GPUs that are on the bus.", readers.value_of(lambda view: readers.present_gpus(view.snapshot))
+    ),
+    _node("jobs", "Training jobs that are connected.", readers.value_of(lambda view: len(view.snapshot.jobs))),
+    _node(
+        "helper_up",
+        "1 while the GPU helper answers.",
+        readers.value_of(lambda view: int(view.snapshot.helper.state == "ok")),
+    ),
+    _node("driver_up", "1 while the GPU driver is usable, as the helper says.", readers.driver_up),
+    _node(
+        "control_available",
+        "1 while caps can be set.",
+        readers.value_of(lambda view: int(view.snapshot.helper.can_write)),
+    ),
+    _node(
+        "node_limit_watts",
+        "Configured limit on all GPUs together.",
+        readers.value_of(lambda view: view.limits.node_power_w),
+    ),
+    _node(
+        "job_duty_requested_ratio",
+        "Duty that jobs are asked for now.",
+        readers.value_of(lambda view: view.setpoints.job.duty),
+    ),
+)
+
+# More lines than this are never on one page (a test tries); a full node of 8 GPUs and one PDU has about 1,600.
+MAX_SERIES = 12_000
