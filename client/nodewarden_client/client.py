@@ -569,11 +569,15 @@ class _Link:
             if self._wait(min(self._heard + limit_s, self.guard._next_expiry()) - now + 0.001):
                 self._receive(sock)
             self.guard._expire()
-            while self._welcomed and self._outbox:
-                sock.sendall(self._outbox[0])
-                self._outbox.popleft()
+            self._flush(sock)
         if self._welcomed:
+            self._flush(sock)
             sock.sendall(_line({"jsonrpc": "2.0", "method": "bye", "params": {}}))
+
+    def _flush(self, sock: socket.socket) -> None:
+        while self._welcomed and self._outbox:
+            sock.sendall(self._outbox[0])
+            self._outbox.popleft()
 
     def _receive(self, sock: socket.socket) -> None:
         chunk = sock.recv(MAX_LINE_BYTES)
