@@ -1,0 +1,84 @@
+"""What came of a manual cap: watched in the views that follow, so that the answer is what is so, not what was asked."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from nodewarden.api.explain import gpu_name
+from nodewarden.api.node import Node
+from nodewarden.api.view import View
+from nodewarden.model.readings import Reading
+from nodewarden.model.setpoints import Cause
+from nodewarden_alerts.predicates import CAUSE_WORDS
+
+_WAIT_S = 2.0  # of real time: `nodectl` itself gives up after 3 s
+_CLOSE_W = 1.0
+
+EffectState = Literal["in_force", "lower", "rising", "refused", "pending"]
+
+
+class CapEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU.
+
+    Attributes:
+        w: the limit in force as last read, None where it cannot be read.
+        state: "in_force"; "lower" (something else demands less); "rising" (on its way up); "refused"; "pending" (not
+            confirmed in time).
+        text: for people.
+    """
+
+    uuid: str
+    index: int | None
+    w: float | None
+    state: EffectState
+    text: str
+
+
+async def wait_for_cap(node: Node, uuids: Sequence[str], w: float, *, asked_at_s: float) -> list[CapEffect]:
+    """Look at each new view until every GPU has an answer, at most about two seconds."""
+    give_up_s = time.monotonic() + _WAIT_S
+    view = node.view()
+    effects: dict[str, CapEffect] = {}
+    while True:
+        effects = {uuid: _effect(view, uuid, w, asked_at_s) for uuid in uuids}
+        left_s = give_up_s - time.monotonic()
+        if left_s <= 0 or all(effect.state != "pending" for effect in effects.values()):
+            return list(effects.values())
+        try:
+            async with asyncio.timeout(left_s):
+                view = await node.next_view()
+        except TimeoutError:
+            return list(effects.values())
+
+
+def _effect(view: View, uuid: str, w: float, asked_at_s: float) -> CapEffect:
+    gpu = view.snapshot.gpus.get(uuid)
+    setpoint = view.setpoints.caps.get(uuid)
+    reading = gpu.cap_w if gpu is not None else None
+    now_w = reading.value if isinstance(reading, Reading) else None
+    name = gpu_name(gpu) if gpu is not None else uuid
+
+    def says(state: EffectState, text: str) -> CapEffect:
+        return CapEffect(uuid=uuid, index=gpu.index if gpu else None, w=now_w, state=state, text=f"{name}: {text}")
+
+    if uuid in view.refusals:
+        return says("refused", f"refused: {view.refusals[uuid]}")
+    is_decided = setpoint is not None and setpoint.manual_w is not None and abs(setpoint.manual_w - w) < _CLOSE_W
+    limits = view.limits.gpus.get(uuid)
+    is_above_prior = limits is not None and w > limits.prior_w
+    if setpoint is None or not (is_decided or is_above_prior):
+        return says("pending", f"asked for {w:g} W, not confirmed yet; nodectl caps shows it")
+    is_read = isinstance(reading, Reading) and reading.taken_at_s > asked_at_s
+    if is_above_prior and limits is not None and setpoint.w >= limits.prior_w - _CLOSE_W:
+        return says("lower", f"stays at {limits.prior_w:g} W, the limit before us; a cap is never raised above it")
+    if setpoint.w < w - _CLOSE_W:
+        if setpoint.cause in {Cause.MANUAL, Cause.LEASE}:
+            return says("rising", f"rises step by step from {setpoint.w:.0f} W to {w:g} W")
+        words = CAUSE_WORDS.get(setpoint.cause, str(setpoint.cause))
+        return says("lower", f"kept at {setpoint.w:.0f} W, lower than {w:g} W: {words}")
+    if is_read and now_w is not None and abs(now_w - w) < _CLOSE_W:
+        return says("in_force", f"capped at {now_w:g} W")
+    return says("pending", f"asked for {w:g} W, not confirmed yet; nodectl caps shows it")

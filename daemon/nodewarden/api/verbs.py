@@ -1,0 +1,238 @@
+"""The verbs of control.sock: one table. Reading is free, changing is asked for and says what came of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from nodewarden.api.details import agent_document, caps_document, gpus_document, jobs_document, pdus_document
+from nodewarden.api.effects import CapEffect, wait_for_cap
+from nodewarden.api.explain import explanation
+from nodewarden.api.gpu_names import gpus_named
+from nodewarden.api.node import Node, Who
+from nodewarden.api.status import rfc3339, status_document
+from nodewarden.errors import RefusedError
+
+MAX_FOR_S = 7 * 86400.0
+_Reason = Annotated[str, Meta(max_length=500)]
+_ForS = Annotated[float, Meta(ge=1, le=MAX_FOR_S)]
+_Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One request: of whom, by whom."""
+
+    node: Node
+    who: Who
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class Why(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reason for the journal."""
+
+    reason: _Reason = ""
+
+
+class EventsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """since_s: how far back; after_id: only newer entries."""
+
+    since_s: Annotated[float, Meta(ge=0, le=366 * 86400)] = 3600.0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+    after_id: Annotated[int, Meta(ge=0)] = 0
+
+
+class ExplainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """gpu: index, uuid, "all", or None for whatever is not simply fine."""
+
+    gpu: _Name | None = None
+
+
+class CapParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A manual cap; for_s None = until released."""
+
+    gpu: _Name
+    w: Annotated[float, Meta(gt=0, le=10_000)]
+    for_s: _ForS | None = None
+    reason: _Reason = ""
+
+
+class ReleaseParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """End manual caps."""
+
+    gpu: _Name = "all"
+    reason: _Reason = ""
+
+
+class ThrottleParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """duty: share of time that the job runs; 1 = no throttle."""
+
+    job: _Name
+    duty: Annotated[float, Meta(ge=0.05, le=1)]
+    for_s: _ForS = 600.0
+    reason: _Reason = ""
+
+
+class CheckpointParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which job is to save."""
+
+    job: _Name
+    reason: _Reason = ""
+
+
+class RestoreParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """force: protective caps too."""
+
+    gpu: _Name = "all"
+    force: bool = False
+    reason: _Reason = ""
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """One row: what it does, who may, and what it takes."""
+
+    handler: Callable[[Call, Any], Awaitable[Any]]
+    access: Literal["read", "control"]
+    params: type[msgspec.Struct]
+
+
+async def _status(call: Call, _: Nothing) -> Any:
+    return status_document(call.node.view())
+
+
+async def _gpus(call: Call, _: Nothing) -> Any:
+    return gpus_document(call.node.view())
+
+
+async def _pdus(call: Call, _: Nothing) -> Any:
+    return pdus_document(call.node.view())
+
+
+async def _jobs(call: Call, _: Nothing) -> Any:
+    return jobs_document(call.node.view())
+
+
+async def _caps(call: Call, _: Nothing) -> Any:
+    return caps_document(call.node.view())
+
+
+async def _agent(call: Call, _: Nothing) -> Any:
+    return agent_document(call.node.view())
+
+
+async def _events(call: Call, params: EventsParams) -> Any:
+    entries = await call.node.events(since_s=params.since_s, limit=params.limit, after_id=params.after_id)
+    return {"schema": 1, "events": [entry | {"time": rfc3339(entry["time"])} for entry in entries]}
+
+
+async def _explain(call: Call, params: ExplainParams) -> Any:
+    view = call.node.view()
+    return explanation(view, gpus_named(view, params.gpu) if params.gpu is not None else None)
+
+
+async def _arm(call: Call, _: Why) -> Any:
+    was = call.node.view().armed
+    await call.node.arm(call.who)
+    return {"armed": True, "was": was}
+
+
+async def _disarm(call: Call, _: Why) -> Any:
+    was = call.node.view().armed
+    await call.node.disarm(call.who)
+    return {"armed": False, "was": was}
+
+
+async def _cap(call: Call, params: CapParams) -> Any:
+    view = call.node.view()
+    uuids = gpus_named(view, params.gpu)
+    for uuid in uuids:
+        _check_watts(view, uuid, params.w)
+    await call.node.set_manual_cap(uuids, params.w, params.for_s, call.who)
+    effects = await wait_for_cap(call.node, uuids, params.w, asked_at_s=view.now_s)
+    return {"w": params.w, "for_s": params.for_s, "gpus": effects}
+
+
+def _check_watts(view: Any, uuid: str, w: float) -> None:
+    limits = view.limits.gpus.get(uuid)
+    if limits is None:
+        raise RefusedError(
+            f"power cap refused for {uuid}: its allowed range is not known (not read yet, or it is lost)",
+            "out_of_range",
+        )
+    if not limits.min_w <= w <= limits.max_w:
+        gpu = view.snapshot.gpus.get(uuid)
+        name = f"GPU {gpu.index}" if gpu is not None and gpu.index is not None else uuid
+        allowed = f"{limits.min_w:g} to {limits.max_w:g} W"
+        raise RefusedError(f"power cap {w:g} W refused for {name}: allowed {allowed}", "out_of_range")
+
+
+async def _release(call: Call, params: ReleaseParams) -> Any:
+    view = call.node.view()
+    uuids = gpus_named(view, params.gpu)
+    held = [uuid for uuid in uuids if uuid in view.limits.manual]
+    await call.node.release(uuids, call.who)
+    async with asyncio.timeout(2.0):
+        view = await call.node.next_view()
+    entries = {entry.uuid: entry for entry in view.ledger}
+    gpus = []
+    for uuid in held:
+        setpoint, gpu = view.setpoints.caps.get(uuid), view.snapshot.gpus.get(uuid)
+        gpus.append(
+            {
+                "uuid": uuid,
+                "index": gpu.index if gpu else None,
+                "cause": str(setpoint.cause) if setpoint else "none",
+                "w": setpoint.w if setpoint else None,
+                "prior_w": entries[uuid].prior_w if uuid in entries else None,
+            }
+        )
+    return {"released": gpus}
+
+
+async def _throttle(call: Call, params: ThrottleParams) -> Any:
+    _check_job(call, params.job)
+    jobs = await call.node.throttle(params.job, params.duty, params.for_s, call.who)
+    return {"jobs": jobs, "duty": params.duty, "for_s": params.for_s}
+
+
+async def _checkpoint(call: Call, params: CheckpointParams) -> Any:
+    _check_job(call, params.job)
+    return {"job": params.job, "requests": await call.node.checkpoint(params.job, call.who)}
+
+
+def _check_job(call: Call, job: str) -> None:
+    jobs = [j.id for j in call.node.view().snapshot.jobs]
+    if job not in jobs:
+        known = ", ".join(jobs) or "none is connected"
+        raise RefusedError(f'no job "{job}" on this node; known: {known}', "unknown_job")
+
+
+async def _restore(call: Call, params: RestoreParams) -> Any:
+    uuids = gpus_named(call.node.view(), params.gpu) if params.gpu != "all" else []
+    outcomes = await call.node.restore(uuids, call.who, force=params.force)
+    return {"armed": False, "gpus": outcomes}
+
+
+VERBS: dict[str, Verb] = {
+    "status": Verb(_status, "read", Nothing),
+    "gpus": Verb(_gpus, "read", Nothing),
+    "pdus": Verb(_pdus, "read", Nothing),
+    "jobs": Verb(_jobs, "read", Nothing),
+    "caps": Verb(_caps, "read", Nothing),
+    "events": Verb(_events, "read", EventsParams),
+    "explain": Verb(_explain, "read", ExplainParams),
+    "agent": Verb(_agent, "read", Nothing),
+    "arm": Verb(_arm, "control", Why),
+    "disarm": Verb(_disarm, "control", Why),
+    "cap": Verb(_cap, "control", CapParams),
+    "release": Verb(_release, "control", ReleaseParams),
+    "throttle": Verb(_throttle, "control", ThrottleParams),
+    "checkpoint": Verb(_checkpoint, "control", CheckpointParams),
+    "restore": Verb(_restore, "control", RestoreParams),
+}
+
+__all__ = ["VERBS", "Call", "CapEffect", "Verb"]
