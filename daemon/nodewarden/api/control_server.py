@@ -27,7 +27,7 @@ from nodewarden.api.protocol import (
     parse_request,
     result_line,
 )
-from nodewarden.api.unix_socket import OwnedSocket, Peer, peer_of
+from nodewarden.api.unix_socket import BACKLOG, OwnedSocket, Peer, peer_of
 from nodewarden.api.verbs import VERBS, Call
 from nodewarden.errors import HelperError, NodewardenError, RefusedError
 
@@ -105,7 +105,7 @@ class ControlServer:
         """Bind and serve. AlreadyRunningError or RefusedError when the place is taken."""
         self._owned = OwnedSocket(self._path)
         self._server = await asyncio.start_unix_server(
-            self._accept, sock=self._owned.socket, limit=MAX_REQUEST_BYTES, start_serving=True
+            self._accept, sock=self._owned.socket, limit=MAX_REQUEST_BYTES, backlog=BACKLOG
         )
 
     async def close(self) -> None:
@@ -140,12 +140,11 @@ class ControlServer:
             await self._converse(connection)
         except (OSError, TimeoutError):
             pass  # the peer is gone or does not read; nobody is left to tell
-        except asyncio.CancelledError:
-            if not connection.evicted:
-                raise
-            with contextlib.suppress(OSError, TimeoutError):
+        except asyncio.CancelledError:  # by `_evict` or `close`; this task ends here either way
+            if connection.evicted:
                 said = "this connection was idle and made room for a newer one of the same user"
-                await self._send(writer, error_line(None, _limited(said)))
+                with contextlib.suppress(OSError, TimeoutError):
+                    await self._send(writer, error_line(None, _limited(said)))
         finally:
             self._connections.pop(connection, None)
             writer.close()

@@ -13,7 +13,7 @@ from nodewarden.errors import AlreadyRunningError, RefusedError
 
 _SO_PEERGROUPS = 59  # not in the socket module
 _MAX_PATH_BYTES = 107  # sun_path with its closing zero
-_BACKLOG = 128
+BACKLOG = 512
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class OwnedSocket:
             raise RefusedError(f"{path} cannot be made: {error.strerror}") from error
         finally:
             os.umask(before)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
         made = path.lstat()
         self._inode = (made.st_dev, made.st_ino)
         return sock

@@ -1,0 +1,354 @@
+"""control.sock with real peers: good ones, greedy ones, deaf ones, unprivileged ones. Nobody disturbs anybody else."""
+
+import contextlib
+import grp
+import json
+import os
+import socket
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from nodewarden.api.control_server import ControlServer, Limits
+from nodewarden.api.verbs import VERBS
+from nodewarden.errors import AlreadyRunningError, RefusedError
+from support.fake_node import FakeNode, served
+from support.node_views import calm, hot, uuid_of
+from support.wait import wait_for
+
+NOBODY = 65534
+
+
+def connect(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(str(path))  # blocking: waits for room in the backlog
+    sock.settimeout(5)
+    return sock
+
+
+def ask_raw(path: Path, line: bytes) -> dict:
+    with connect(path) as sock:
+        sock.sendall(line)
+        return json.loads(sock.makefile("rb").readline())
+
+
+def ask(path: Path, method: str, **params) -> dict:
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return ask_raw(path, json.dumps(request).encode() + b"\n")
+
+
+def as_user(uid: int, gid: int, groups: list[int], work):
+    """Run `work` in a child with other credentials; its JSON result comes back through a pipe."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups(groups)
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            os.write(write_end, json.dumps(work()).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        raw = pipe.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return json.loads(raw)
+
+
+EXAMPLES = {
+    "cap": {"gpu": "0", "w": 500},
+    "throttle": {"job": "slurm-4711", "duty": 0.8},
+    "checkpoint": {"job": "slurm-4711"},
+}
+
+
+def test_every_read_verb_answers_everybody():
+    with served(calm()) as there:
+        for name in (n for n, verb in VERBS.items() if verb.access == "read"):
+            answer = ask(there.socket, name)
+            assert "result" in answer, (name, answer)
+            assert answer["id"] == 1
+
+
+def test_several_requests_on_one_connection_are_answered_in_order():
+    with served(calm()) as there, connect(there.socket) as sock:
+        lines = [{"jsonrpc": "2.0", "id": f"q{i}", "method": "status"} for i in range(5)]
+        sock.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        file = sock.makefile("rb")
+        assert [json.loads(file.readline())["id"] for _ in range(5)] == ["q0", "q1", "q2", "q3", "q4"]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b"hello\n", "parse_error"),
+        (b"\xff\xfe\x00\n", "parse_error"),
+        (b"[]\n", "invalid_request"),
+        (b"{}\n", "invalid_request"),
+        (b"[" * 30_000 + b"\n", "invalid_request"),
+        (b'{"jsonrpc":"1.0","id":1,"method":"status"}\n', "invalid_request"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"statsu"}\n', "unknown_verb"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"status","params":{"x":1}}\n', "invalid_params"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"status","params":[1]}\n', "invalid_params"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"cap","params":{"gpu":"0","w":"many"}}\n', "invalid_params"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"cap","params":{"gpu":"0","w":NaN}}\n', "parse_error"),
+    ],
+)
+def test_garbage_gets_an_error_and_the_connection_lives_on(line, kind):
+    with served(calm(), own_uid=os.getuid()) as there, connect(there.socket) as sock:
+        sock.sendall(line + b'{"jsonrpc":"2.0","id":2,"method":"status"}\n')
+        file = sock.makefile("rb")
+        assert json.loads(file.readline())["error"]["data"]["kind"] == kind
+        assert json.loads(file.readline())["result"]["node"] == "gpu-node-07"
+
+
+def test_a_notification_is_done_and_not_answered():
+    with served(calm(), own_uid=os.getuid()) as there, connect(there.socket) as sock:
+        sock.sendall(b'{"jsonrpc":"2.0","method":"disarm"}\n{"jsonrpc":"2.0","id":3,"method":"status"}\n')
+        assert json.loads(sock.makefile("rb").readline())["id"] == 3
+        assert [call[0] for call in there.node.calls] == ["disarm"]
+
+
+def test_half_a_line_and_a_hang_up_is_nobodys_problem():
+    with served(calm()) as there:
+        with connect(there.socket) as sock:
+            sock.sendall(b'{"jsonrpc":"2.0","id":1,"meth')
+        assert ask(there.socket, "status")["result"]["schema"] == 1
+
+
+def test_a_hundred_megabytes_without_a_newline_end_that_connection_only():
+    with served(calm()) as there, connect(there.socket) as greedy:
+        sent = 0
+        chunk = b"x" * 65536
+        with contextlib.suppress(OSError):
+            while sent < 100_000_000:
+                sent += greedy.send(chunk)
+        assert sent < 1_000_000
+        answer = json.loads(greedy.makefile("rb").readline())
+        assert answer["error"]["data"]["kind"] == "limited"
+        assert "65536 bytes" in answer["error"]["message"]
+        assert "result" in ask(there.socket, "status")
+
+
+def test_a_thousand_idle_connections_make_room_for_the_next_request():
+    with served(calm(), limits=Limits(connections_per_uid=16)) as there, contextlib.ExitStack() as stack:
+        idle = []
+        for _ in range(1000):
+            idle.append(connect(there.socket))
+            stack.enter_context(idle[-1])
+        assert "result" in ask(there.socket, "status")
+        wait_for(lambda: there.server.connections <= 16, 5, "the connections to be few")
+        oldest = json.loads(idle[0].makefile("rb").readline())
+        assert oldest["error"]["data"]["kind"] == "limited"
+
+
+def test_an_idle_connection_is_told_and_closed():
+    with served(calm(), limits=Limits(idle_s=0.1)) as there, connect(there.socket) as sock:
+        file = sock.makefile("rb")
+        assert json.loads(file.readline())["error"]["data"]["kind"] == "limited"
+        assert file.readline() == b""
+
+
+def test_a_line_that_never_ends_is_told_and_closed():
+    with served(calm(), limits=Limits(line_s=0.1)) as there, connect(there.socket) as sock:
+        sock.sendall(b'{"jsonrpc"')
+        assert json.loads(sock.makefile("rb").readline())["error"]["data"]["kind"] == "limited"
+
+
+def test_a_peer_that_never_reads_is_dropped_and_others_are_served():
+    with served(hot(), limits=Limits(write_s=0.2)) as there, connect(there.socket) as deaf:
+        request = b'{"jsonrpc":"2.0","id":1,"method":"gpus"}\n'
+        with contextlib.suppress(OSError):
+            for _ in range(2000):
+                deaf.sendall(request)
+        assert "result" in ask(there.socket, "status")
+        wait_for(lambda: there.server.connections == 0, 5, "the deaf peer to be dropped")
+
+
+def test_changes_are_handed_on_with_uid_pid_and_reason():
+    with served(hot(), own_uid=os.getuid()) as there:
+        assert ask(there.socket, "arm", reason="shift change")["result"] == {"armed": True, "was": True}
+        ((verb, _, who),) = there.node.calls
+        assert (verb, who.uid, who.pid, who.reason) == ("arm", os.getuid(), os.getpid(), "shift change")
+
+
+def test_the_reason_cannot_be_endless():
+    with served(hot(), own_uid=os.getuid()) as there:
+        assert ask(there.socket, "arm", reason="x" * 501)["error"]["data"]["kind"] == "invalid_params"
+        assert there.node.calls == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_nobody_may_read_everything_and_change_nothing():
+    with served(hot()) as there:
+
+        def every_verb():
+            return {name: ask(there.socket, name, **EXAMPLES.get(name, {})) for name in VERBS}
+
+        answers = as_user(NOBODY, NOBODY, [], every_verb)
+        for name, verb in VERBS.items():
+            if verb.access == "read":
+                assert "result" in answers[name], name
+            else:
+                assert answers[name]["error"]["data"]["kind"] == "forbidden", name
+                assert "nodewarden-admin" in answers[name]["error"]["message"]
+        assert there.node.calls == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize(
+    ("gid", "groups", "allowed"),
+    [(7777, [], True), (NOBODY, [5, 7777], True), (NOBODY, [5, 6], False), (NOBODY, list(range(100, 300)), False)],
+)
+def test_members_of_the_admin_group_may_change_things_by_primary_or_supplementary_group(gid, groups, allowed):
+    with served(hot(), admin_gid=7777) as there:
+        answer = as_user(NOBODY, gid, groups, lambda: ask(there.socket, "arm"))
+        assert ("result" in answer) is allowed
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_the_agents_own_user_may_change_things_only_when_it_was_started_by_hand():
+    with served(hot(), own_uid=NOBODY) as there:
+        assert "result" in as_user(NOBODY, NOBODY, [], lambda: ask(there.socket, "arm"))
+    with served(hot()) as there:
+        assert "error" in as_user(NOBODY, NOBODY, [], lambda: ask(there.socket, "arm"))
+
+
+def test_the_socket_is_never_seen_with_another_mode_than_0666():
+    seen = []
+    with tempfile.TemporaryDirectory(prefix="nw-") as directory:
+        path = Path(directory) / "control" / "control.sock"
+        stop = threading.Event()
+
+        def look():
+            while not stop.is_set():
+                with contextlib.suppress(FileNotFoundError):
+                    seen.append(stat.S_IMODE(path.lstat().st_mode))
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        for _ in range(20):
+            looks = len(seen)
+            with served_at(path):
+                wait_for(lambda looks=looks: len(seen) > looks, 5, "a look at the socket")
+        stop.set()
+        watcher.join()
+    assert set(seen) == {0o666}
+
+
+@contextlib.contextmanager
+def served_at(path: Path):
+    import asyncio  # noqa: PLC0415
+
+    loop = asyncio.new_event_loop()
+    server = ControlServer(path, FakeNode(calm()))
+    try:
+        loop.run_until_complete(server.start())
+        yield server
+        loop.run_until_complete(server.close())
+    finally:
+        loop.close()
+
+
+def test_a_dead_socket_is_replaced(tmp_path):
+    path = tmp_path / "control.sock"
+    dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    dead.bind(str(path))
+    dead.close()
+    with served_at(path):
+        assert path.is_socket()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "link"])
+def test_anything_else_in_its_place_is_refused_and_left_alone(tmp_path, what):
+    path = tmp_path / "control.sock"
+    other = tmp_path / "other"
+    other.write_text("precious")
+    if what == "file":
+        path.write_text("precious")
+    elif what == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(other)
+    before = path.lstat()
+    with pytest.raises(RefusedError, match="not a socket of ours"), served_at(path):
+        pass
+    assert path.lstat() == before
+    assert other.read_text() == "precious"
+
+
+def test_a_live_socket_is_never_taken_over_even_when_its_owner_is_too_busy_to_accept(tmp_path):
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as busy:
+        busy.bind(str(path))
+        busy.listen(0)
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):  # fill the backlog
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                with contextlib.suppress(BlockingIOError):
+                    waiting.connect(str(path))
+            with pytest.raises(AlreadyRunningError), served_at(path):
+                pass
+        assert path.is_socket()
+
+
+def test_of_two_servers_that_start_together_exactly_one_serves(tmp_path):
+    path = tmp_path / "control.sock"
+    outcomes = []
+    for _ in range(30):
+        barrier = threading.Barrier(2)
+        done = threading.Barrier(2)
+        results = []
+
+        def start(barrier=barrier, done=done, results=results):
+            barrier.wait()
+            try:
+                with served_at(path):
+                    results.append("serves")
+                    done.wait(5)
+            except AlreadyRunningError:
+                results.append("refused")
+                done.wait(5)
+
+        threads = [threading.Thread(target=start) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        outcomes.append(sorted(results))
+    assert all(outcome == ["refused", "serves"] for outcome in outcomes), outcomes
+
+
+def test_a_directory_that_everybody_may_write_is_refused(tmp_path):
+    directory = tmp_path / "open"
+    directory.mkdir()
+    directory.chmod(0o777)
+    with pytest.raises(RefusedError, match="written by everyone"), served_at(directory / "control.sock"):
+        pass
+
+
+def test_a_path_too_long_for_a_socket_says_so(tmp_path):
+    with pytest.raises(RefusedError, match="shorter --runtime-dir"), served_at(tmp_path / ("x" * 120) / "c.sock"):
+        pass
+
+
+def test_the_admin_group_is_found_by_name_or_is_nobody():
+    from nodewarden.api.control_server import admin_gid  # noqa: PLC0415
+
+    names = {group.gr_name: group.gr_gid for group in grp.getgrall()}
+    assert admin_gid() == names.get("nodewarden-admin")
+
+
+def test_an_unknown_gpu_is_refused_with_what_is_known():
+    with served(calm(), own_uid=os.getuid()) as there:
+        answer = ask(there.socket, "cap", gpu="9", w=500)
+        assert answer["error"]["message"] == 'no GPU "9"; allowed: 0, 1, 2, 3, 4, 5, 6, 7, a uuid, or all'
+        assert "result" in ask(there.socket, "cap", gpu=uuid_of(3)[:12], w=500)
+        assert there.node.calls[0][1][0] == (uuid_of(3),)
