@@ -9,11 +9,12 @@ import math
 import zlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from nodewarden.api.view import View
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden_exporters.metrics import METRICS, Metric, Scope
+from nodewarden_exporters.own import OwnMetrics
 from nodewarden_exporters.readers import MAX_GPUS, MAX_JOBS, MAX_LOOPS, MAX_PDUS, MAX_SOURCES, VIEW_STALE_S, GpuFacts
 from nodewarden_exporters.windows import Windows
 
@@ -26,14 +27,6 @@ _NEVER = math.inf
 _MAX_ID_CHARS = 128
 _GPU_STALE_S = 3.0
 _PDU_STALE_S = 15.0
-
-
-class Appendix(Protocol):
-    """A page of its own that is put at the end: the agent's own metrics."""
-
-    def page(self) -> bytes:
-        """Complete exposition text."""
-        ...
 
 
 class _Subject:
@@ -63,10 +56,17 @@ class _Chunk:
 
 
 class Renderer:
-    """Renders views. `windows` is fed by `observe`, once per snapshot, whether or not anybody scrapes."""
+    """Renders views.
 
-    def __init__(self, appendix: Appendix | None = None) -> None:
-        self._appendix = appendix
+    Trailing windows are fed by `observe`, once per snapshot, whether or not anybody scrapes.
+
+    Attributes:
+        own: the agent's metrics about itself, put at the end of the page.
+        renders: how many views were rendered.
+    """
+
+    def __init__(self, own: OwnMetrics | None = None) -> None:
+        self.own = own or OwnMetrics()
         self._windows = Windows()
         self._chunks: list[dict[str, _Chunk]] = [{} for _ in METRICS]
         self._headers = [f"# HELP {m.name} {m.help}\n# TYPE {m.name} {m.kind}\n" for m in METRICS]
@@ -88,6 +88,7 @@ class Renderer:
         fresh = view is not self._view
         if fresh:
             self._view = view
+            self.observe(view)
             self._subjects = _subjects(view, self._windows)
             self._refresh(view)
         if fresh or now_s >= self._valid_until_s or not 0.0 <= now_s - self._built_s < SHARED_S:
@@ -138,8 +139,7 @@ class Renderer:
                     valid_until_s = min(valid_until_s, chunk.expires_s)
             if len(parts) == empty:
                 parts.pop()
-        page = "".join(parts).encode()
-        self._page = page + self._appendix.page() if self._appendix is not None else page
+        self._page = "".join(parts).encode() + self.own.page()
         self._packed = None
         self._built_s, self._valid_until_s = now_s, valid_until_s
 
