@@ -9,7 +9,7 @@ SwThermal = Literal["ideal", "coarse", "none"]
 
 MAX_OP_C = 87.0
 SLOWDOWN_C = 89.0
-SHUTDOWN_C = 92.0
+SHUTDOWN_C = 95.0
 HBM_MAX_OP_C = 95.0
 
 SLOWDOWN_ENDS_C = 86.0

@@ -7,6 +7,7 @@ switched on; `scenario_s` counts from the beginning of the scenario.
 
 import math
 import random
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -26,6 +27,7 @@ V_MIN_SPEED = 0.5  # below this clock the voltage no longer falls, so power is l
 V_MIN_POWER = math.pow(V_MIN_SPEED, 2.5)
 MIN_SPEED = 0.1
 SENSOR_SIGMA_C = 0.25
+MEAN_S = 1.0  # the board reports the mean power of this stretch
 
 REST_OF_NODE_W = 1900.0  # processors, fans, network, memory
 PSU_EFFICIENCY = 0.94
@@ -67,6 +69,7 @@ class GpuPlant:
     __slots__ = (
         "_cap_applies_s",
         "_cap_next_w",
+        "_history",
         "_random",
         "cap_eff_w",
         "cap_w",
@@ -106,6 +109,7 @@ class GpuPlant:
         self.power_w = self.mean_w = 80.0
         self.energy_j = self.heat_out_j = 0.0
         self.link_bytes = 0.0
+        self._history = deque([(0.0, 0.0)])
         self.power_capped = False
         self.reason_s = {"sw_power_cap": 0.0, "sw_thermal": 0.0, "hw_slowdown": 0.0, "hw_thermal": 0.0}
         self.read_junction_c = self.read_hbm_c = round(start_c)
@@ -115,6 +119,11 @@ class GpuPlant:
     def off(self) -> bool:
         """True when the board switched itself off."""
         return self.firmware.off
+
+    @property
+    def margin_c(self) -> float:
+        """Degrees to the nearest limit, exactly; negative above it."""
+        return min(MAX_OP_C - self.junction_c, HBM_MAX_OP_C - self.hbm_c)
 
     def set_cap_w(self, watts: float, now_s: float) -> None:
         """Ask for a cap; it begins to act 0.1 s later and settles within a second."""
@@ -152,8 +161,14 @@ class GpuPlant:
         self.hbm_c += dt_s * (hbm_w - hbm_sink_w - hbm_die_w) / cooling.c_h
         self.sink_c += dt_s * (die_sink_w + hbm_sink_w - out_w) / cooling.c_s
         self.power_w = power_w
-        self.mean_w += (power_w - self.mean_w) * min(1.0, dt_s)
         self.energy_j += power_w * dt_s
+        history = self._history
+        history.append((now_s, self.energy_j))
+        while now_s - history[0][0] > MEAN_S + 1e-6:
+            history.popleft()
+        began_s, began_j = history[0]
+        if now_s > began_s:
+            self.mean_w = (self.energy_j - began_j) / (now_s - began_s)
         self.heat_out_j += out_w * dt_s
         self._count(dt_s)
         self._sense()

@@ -32,6 +32,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         sw_thermal: how good the driver's own thermal loop is.
         warm: True = training has run for long when it starts; False = the node comes from idle.
         pdu_limit_w: what this node's outlets may draw together.
+        save_s: seconds that a checkpoint takes.
         save_every_steps: the training script's own checkpoint interval, 0 = only when asked.
         fault, told: what happens and the words for it, in scenario seconds.
     """
@@ -41,7 +42,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     duration_s: float
     sw_thermal: SwThermal = "ideal"
     warm: bool = True
-    pdu_limit_w: float = 8500.0
+    pdu_limit_w: float = 9000.0
+    save_s: float = 8.0
     save_every_steps: int = 0
     fault: tuple[Fault, ...] = ()
     told: tuple[Told, ...] = ()

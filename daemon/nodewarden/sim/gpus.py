@@ -1,0 +1,161 @@
+"""The simulated GPU library: the Protocols of `devices.gpu_library` on the plant, answering as an H100 SXM does."""
+
+from collections.abc import Callable
+
+from nodewarden.devices.gpu_library import CapRange, FastValues, GpuDevice, GpuIdentity, SlowValues
+from nodewarden.errors import DeviceError, DeviceLostError
+from nodewarden.model.snapshot import SLOW_REASONS, GpuBoard, LinkState
+from nodewarden.sim.firmware import MAX_OP_C, SHUTDOWN_C, SLOWDOWN_C
+from nodewarden.sim.plant import LINKS, MAX_SM_HZ, MAX_W, MIN_W, GpuPlant, Plant
+
+MODEL = "NVIDIA H100 80GB HBM3"
+DRIVER_VERSION = "590.48.01-twin"
+MEMORY_BYTES = 81559 * 2.0**20
+JOB_MEMORY_BYTES = 74000 * 2.0**20
+IDLE_MEMORY_BYTES = 500 * 2.0**20
+MEMORY_HZ = 2619e6
+
+# Offsets to T.Limit 0, as driver 590 gives them: slowdown -2, shutdown -8.
+BOARD = GpuBoard(
+    min_w=MIN_W,
+    max_w=MAX_W,
+    default_w=MAX_W,
+    kind="tlimit",
+    max_op_c=0.0,
+    slowdown_c=MAX_OP_C - SLOWDOWN_C,
+    shutdown_c=MAX_OP_C - SHUTDOWN_C,
+    hbm_max_op_c=None,  # T.Limit already is the margin of whatever is nearest to its limit, HBM included
+)
+BUSY = frozenset({"compute", "wait", "all_reduce"})
+
+
+def uuid_of(index: int) -> str:
+    """The uuid of the twin's GPU `index`."""
+    return f"GPU-7717a000-0000-4000-8000-00000000000{index}"
+
+
+def slow_bits(gpu: GpuPlant) -> int:
+    """NVML's bitmask of clocks-event reasons at this moment."""
+    names = set()
+    if gpu.power_capped:
+        names.add("sw_power_cap")
+    if gpu.firmware.sw_active:
+        names.add("sw_thermal")
+    if gpu.firmware.hw_active:
+        names |= {"hw_slowdown", "hw_thermal"}
+    if not names and gpu.phase == "idle":
+        names.add("idle")
+    return sum(1 << bit for bit, name in enumerate(SLOW_REASONS) if name in names)
+
+
+class SimDevice:
+    """One board of the plant. `pids` gives the compute processes on it."""
+
+    def __init__(self, plant: Plant, index: int, pids: Callable[[], tuple[int, ...]]) -> None:
+        self._plant = plant
+        self._gpu = plant.gpus[index]
+        self._pids = pids
+        self.identity = GpuIdentity(
+            uuid=uuid_of(index), index=index, model=MODEL, pci_bus_id=f"00000000:{0x19 + 0x12 * index:02X}:00.0"
+        )
+
+    def _alive(self) -> GpuPlant:
+        if self._gpu.off:
+            raise DeviceLostError(f"GPU {self._gpu.index} is lost: it switched itself off when it got too hot")
+        return self._gpu
+
+    def read_fast(self) -> FastValues:
+        """What the board's sensors say now."""
+        gpu = self._alive()
+        return FastValues(
+            values={
+                "junction_c": float(gpu.read_junction_c),
+                "hbm_c": float(gpu.read_hbm_c),
+                "margin_c": float(gpu.read_margin_c),
+                "power_w": round(gpu.mean_w, 3),
+                "power_instant_w": round(gpu.power_w, 3),
+                "energy_j": round(gpu.energy_j, 3),
+                "cap_w": gpu.cap_w,
+                "enforced_w": gpu.cap_w,
+                "utilisation": 1.0 if gpu.phase in BUSY else 0.0,
+                "memory_used_bytes": JOB_MEMORY_BYTES if self._pids() else IDLE_MEMORY_BYTES,
+                "memory_total_bytes": MEMORY_BYTES,
+                "sm_clock_hz": round(gpu.speed * MAX_SM_HZ / 15e6) * 15e6,  # the clock moves in bins of 15 MHz
+                "memory_clock_hz": MEMORY_HZ,
+            },
+            slow_bits=slow_bits(gpu),
+            slow_s=dict(gpu.reason_s),
+        )
+
+    def read_slow(self) -> SlowValues:
+        """Board limits, NVLink counters and the job's process."""
+        gpu = self._alive()
+        per_link = float(int(gpu.link_bytes / LINKS))
+        return SlowValues(
+            board=BOARD,
+            links=tuple(LinkState(link, active=True, tx_bytes=per_link, rx_bytes=per_link) for link in range(LINKS)),
+            pids=self._pids(),
+        )
+
+    def cap_range_w(self) -> CapRange:
+        """200 to 700 W."""
+        self._alive()
+        return CapRange(min_w=MIN_W, max_w=MAX_W, default_w=MAX_W)
+
+    def get_cap_w(self) -> float:
+        """The limit that was last asked for."""
+        return self._alive().cap_w
+
+    def enforced_w(self) -> float:
+        """The same: nothing out-of-band limits the twin."""
+        return self._alive().cap_w
+
+    def set_cap_w(self, w: float) -> None:
+        """Ask for a power limit, rounded to whole milliwatts."""
+        gpu = self._alive()
+        if not MIN_W <= w <= MAX_W:
+            raise DeviceError(
+                f"power cap {w:g} W refused for GPU {gpu.index}: allowed {MIN_W:g} to {MAX_W:g} W", "out_of_range"
+            )
+        gpu.set_cap_w(round(w * 1000) / 1000, self._plant.now_s)
+
+    def probe_write_permission(self) -> str | None:
+        """Anybody may write the twin."""
+        return None
+
+
+class SimLibrary:
+    """All boards of the plant.
+
+    Args:
+        plant: stepped by its owner, from any thread.
+        pids: compute processes that the boards should list.
+    """
+
+    def __init__(self, plant: Plant, pids: Callable[[], tuple[int, ...]] = tuple) -> None:
+        self._devices = [SimDevice(plant, gpu.index, pids) for gpu in plant.gpus]
+        self._plant = plant
+        self._open = False
+
+    def open(self) -> None:
+        """Always succeeds."""
+        self._open = True
+
+    def close(self) -> None:
+        """Devices stay valid; the plant lives on."""
+        self._open = False
+
+    def devices(self) -> list[GpuDevice]:
+        """The boards that have not switched themselves off."""
+        return [device for device, gpu in zip(self._devices, self._plant.gpus, strict=True) if not gpu.off]
+
+    @property
+    def trouble(self) -> str:
+        """Which boards are off."""
+        off = [str(gpu.index) for gpu in self._plant.gpus if gpu.off]
+        return f"GPU {', '.join(off)} switched off by overheating" if off else ""
+
+    @property
+    def driver_version(self) -> str:
+        """Says that it is the twin's."""
+        return DRIVER_VERSION if self._open else ""
