@@ -7,13 +7,12 @@ One engine for the process, one request in flight per device. Errors are `Device
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
+from nodewarden.devices.resolve import is_address, look_up
 from nodewarden.errors import DeviceError, DeviceTimeoutError
 
 Value = int | float | bytes | str | None
@@ -154,6 +153,8 @@ class SnmpDevice:
 
     def forget_address(self) -> None:
         """Look the name up again before the next request: the address behind it may have changed."""
+        if is_address(self.host):
+            return
         if self._target is not None and self._raw is not None:
             self._raw.remove_target(self._target)
         self._target = None
@@ -304,7 +305,7 @@ class SnmpDevice:
         if self._target is not None:
             return
         try:
-            self._family, self._address = await _look_up(self.host, self.port)
+            self._family, self._address = await look_up(self.host, self.port)
             await raw.open_family(self._family)
             self._target = raw.add_community_target(
                 self._family,
@@ -356,44 +357,3 @@ class SnmpDevice:
 def _after(index: str, before: str) -> bool:
     """True when `index` comes after `before` in the order of SNMP."""
     return [int(part) for part in index.split(".")] > [int(part) for part in before.split(".")]
-
-
-async def _look_up(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Family and socket address of a name or address; IPv4 first. Raises OSError.
-
-    The lookup has a daemon thread of its own: a dead name server must delay neither the loop nor the end of the
-    process, which waits for the threads of the default executor.
-    """
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        pass
-    else:
-        return (socket.AF_INET, (host, port)) if address.version == 4 else (socket.AF_INET6, (host, port, 0, 0))
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[Any]] = loop.create_future()
-
-    def deliver(result: list[Any] | OSError) -> None:
-        if future.done():
-            return
-        if isinstance(result, OSError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    def resolve() -> None:
-        result: list[Any] | OSError
-        try:
-            result = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        except OSError as error:
-            result = error
-        except UnicodeError:
-            result = OSError(None, "not a host name")
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-            loop.call_soon_threadsafe(deliver, result)
-
-    threading.Thread(target=resolve, name="nodewarden-resolve", daemon=True).start()
-    found = sorted(await future, key=lambda entry: entry[0] != socket.AF_INET)
-    if not found:
-        raise OSError(None, "the name has no address")
-    return int(found[0][0]), tuple(found[0][4])

@@ -1,0 +1,20 @@
+"""Which profile fits a device: the explicit list of all profiles, in the order in which they are probed."""
+
+from nodewarden.sources.pdu import apc
+from nodewarden.sources.pdu.profile import Profile
+
+PROFILES: tuple[Profile, ...] = (apc.RPDU2,)
+
+
+def candidates(object_id: str | None) -> list[Profile]:
+    """The profiles whose prefix `object_id` has, the longest prefix first; none for an empty or unknown one."""
+    matches: list[tuple[int, Profile]] = []
+    for profile in PROFILES:
+        lengths = [len(prefix) for prefix in profile.prefixes if _has_prefix(object_id or "", prefix)]
+        if lengths:
+            matches.append((max(lengths), profile))
+    return [profile for _, profile in sorted(matches, key=lambda match: -match[0])]
+
+
+def _has_prefix(object_id: str, prefix: str) -> bool:
+    return object_id == prefix or object_id.startswith(prefix + ".")
