@@ -114,6 +114,8 @@ class LedgerEntry(msgspec.Struct, kw_only=True):
     Attributes:
         prior_w: the limit before we touched the GPU.
         w: our last request.
+        previous_w: the request before, until `w` is read back from the board: after a crash between the two, either is
+            ours. None = `w` is confirmed, or it is the first.
         written_at_s, since_s: last write and first write of this entry, CLOCK_BOOTTIME.
         pending: a restore that failed or hangs, with the reason; None = none.
         state: "owned" (as we asked), "kept" (agent gone, kept because it protects), "foreign" (somebody changed it),
@@ -123,6 +125,7 @@ class LedgerEntry(msgspec.Struct, kw_only=True):
     uuid: str
     prior_w: float
     w: float
+    previous_w: float | None = None
     keep_w: float | None = None
     protects: Literal["none", "gpu", "breaker"] = "none"
     cause: str = ""

@@ -1,0 +1,277 @@
+"""The agent's side of gpu.sock: requests with deadlines on the event loop. Late answers are dropped, never mixed up."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from nodewarden.clock import Clock
+from nodewarden.errors import HelperError, HelperGoneError
+from nodewarden.gpuhelper import wire
+
+RESTORE_DEADLINE_S = 5.0
+"""A restore is answered when all writers are done or were given up, which takes the helper up to 3 s."""
+_CRED = struct.Struct("3i")
+
+R = TypeVar("R", wire.FastReply, wire.SlowReply)
+ReadKind = Literal["fast", "slow"]
+
+
+class HelperClient:
+    """One connection to the helper.
+
+    A GPU whose read has not come back is not asked again: it is reported as None until it answers, so that a hung GPU
+    costs one outstanding request.
+
+    Args:
+        socket_path: gpu.sock.
+        clock: of all deadlines.
+        deadline_s: how long a call waits for its answer, unless it says otherwise.
+    """
+
+    def __init__(self, socket_path: Path, clock: Clock, *, deadline_s: float = 1.0) -> None:
+        self._path = socket_path
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._ids = itertools.count(1)
+        self._writer: asyncio.StreamWriter | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[wire.Reply]] = {}
+        self._reads: dict[int, tuple[dict[str, wire.Reply | None], asyncio.Event]] = {}
+        self._outstanding: dict[tuple[ReadKind, str], int] = {}
+        self._outstanding_of: dict[int, tuple[ReadKind, set[str]]] = {}
+        self._late_events: list[wire.HelperEvent] = []
+        self.pid: int | None = None
+        self.uid: int | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection stands."""
+        return self._writer is not None
+
+    async def connect(self) -> None:
+        """Connect, or connect again.
+
+        Raises HelperGoneError when there is no socket or nobody listens, HelperError with code "foreign" when the
+        process behind it belongs neither to us nor to root.
+        """
+        await self.close()
+        try:
+            async with asyncio.timeout(self._clock.real_s(self._deadline_s)):
+                reader, writer = await asyncio.open_unix_connection(str(self._path))
+        except (OSError, TimeoutError) as error:
+            reason = getattr(error, "strerror", None) or "no answer"
+            raise HelperGoneError(f"no GPU helper at {self._path}: {reason}", "gone") from error
+        connection: socket.socket = writer.get_extra_info("socket")
+        self.pid, self.uid, _ = _CRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CRED.size))
+        if self.uid not in {0, os.geteuid()}:
+            writer.close()
+            raise HelperError(
+                f"the helper at {self._path} is pid {self.pid} of uid {self.uid}, neither ours nor root's", "foreign"
+            )
+        self._writer = writer
+        self._receiving = asyncio.create_task(self._receive(reader), name="helper-receive")
+
+    async def close(self) -> None:
+        """End the connection; whoever waits gets HelperGoneError."""
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await receiving
+        self._drop("the connection was closed")
+
+    def _drop(self, why: str) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(HelperGoneError(f"GPU helper: {why}", "gone"))
+        reads, self._reads = self._reads, {}
+        for _, complete in reads.values():
+            complete.set()
+        self._outstanding.clear()
+        self._outstanding_of.clear()
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        why = "it closed the connection"
+        try:
+            while True:
+                length = int.from_bytes(await reader.readexactly(4), "little")
+                if length > wire.MAX_FRAME_BYTES:
+                    why = f"it sent a frame of {length} bytes"
+                    break
+                self._take(wire.reply_decoder.decode(await reader.readexactly(length)))
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        except (msgspec.DecodeError, ValueError) as error:
+            why = f"it sent what we do not understand: {error}"
+        self._drop(why)
+
+    def _take(self, reply: wire.Reply) -> None:
+        future = self._waiting.pop(reply.id, None)
+        if future is not None and not future.done():
+            future.set_result(reply)
+            return
+        uuid = getattr(reply, "uuid", None)
+        read = self._reads.get(reply.id)
+        self._note_came_back(reply.id, uuid)
+        if read is not None:
+            answers, complete = read
+            for wanted in [uuid] if uuid is not None else list(answers):
+                if wanted in answers:
+                    answers[wanted] = reply
+            if all(answer is not None for answer in answers.values()):
+                complete.set()
+        elif isinstance(reply, wire.FastReply | wire.HelloReply):
+            self._late_events += reply.events  # the readings are late, what happened is not
+
+    def _note_came_back(self, request_id: int, uuid: str | None) -> None:
+        known = self._outstanding_of.get(request_id)
+        if known is None:
+            return
+        kind, uuids = known
+        for name in list(uuids) if uuid is None else [uuid]:
+            uuids.discard(name)
+            if self._outstanding.get((kind, name)) == request_id:
+                del self._outstanding[kind, name]
+        if not uuids:
+            del self._outstanding_of[request_id]
+
+    def _send(self, request: wire.Request) -> None:
+        if self._writer is None:
+            raise HelperGoneError("no connection to the GPU helper", "gone")
+        transport = self._writer.transport
+        if transport.get_write_buffer_size() > wire.MAX_FRAME_BYTES:
+            self._drop("it does not read what we send")
+            raise HelperGoneError("the GPU helper does not read what we send", "gone")
+        self._writer.write(wire.frame(request))
+
+    async def _call(self, request: wire.Request, deadline_s: float | None = None) -> wire.Reply:
+        future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = future
+        wait_s = self._deadline_s if deadline_s is None else deadline_s
+        try:
+            self._send(request)
+            async with asyncio.timeout(self._clock.real_s(wait_s)):
+                reply = await future
+        except TimeoutError as error:
+            raise HelperError(f"the GPU helper did not answer within {wait_s:g} s", "timeout") from error
+        finally:
+            self._waiting.pop(request.id, None)
+        if isinstance(reply, wire.ErrorReply):
+            raise HelperError(reply.text, reply.code)
+        return reply
+
+    def _with_late_events(self, events: list[wire.HelperEvent]) -> list[wire.HelperEvent]:
+        late, self._late_events = self._late_events, []
+        return late + events
+
+    async def hello(self, *, armed: bool, failsafe_w: float | None, leaving: bool = False) -> wire.HelloReply:
+        """Adopt the helper, tell it what changed, or say goodbye.
+
+        Raises HelperError: "foreign" when it serves another agent, "timeout"; HelperGoneError.
+        """
+        request = wire.Hello(id=next(self._ids), armed=armed, failsafe_w=failsafe_w, leaving=leaving)
+        reply = await self._call(request)
+        if not isinstance(reply, wire.HelloReply):
+            raise HelperError(f"the GPU helper answered a hello with {type(reply).__name__}", "failed")
+        reply.events = self._with_late_events(reply.events)
+        return reply
+
+    async def read_fast(
+        self, uuids: Sequence[str], deadline_s: float | None = None
+    ) -> dict[str, wire.FastReply | wire.ErrorReply | None]:
+        """Fast readings of several GPUs at once; None = no answer in time. Raises HelperGoneError."""
+        answers = await self._read("fast", wire.FastReply, uuids, deadline_s)
+        for answer in answers.values():
+            if isinstance(answer, wire.FastReply):
+                answer.events = self._with_late_events(answer.events)
+                break
+        return answers
+
+    async def read_slow(
+        self, uuids: Sequence[str], deadline_s: float | None = None
+    ) -> dict[str, wire.SlowReply | wire.ErrorReply | None]:
+        """Slow readings of several GPUs at once; None = no answer in time. Raises HelperGoneError."""
+        return await self._read("slow", wire.SlowReply, uuids, deadline_s)
+
+    async def _read(
+        self, kind: ReadKind, reply_type: type[R], uuids: Sequence[str], deadline_s: float | None
+    ) -> dict[str, R | wire.ErrorReply | None]:
+        result: dict[str, R | wire.ErrorReply | None] = dict.fromkeys(uuids)
+        free = [uuid for uuid in result if (kind, uuid) not in self._outstanding]
+        if not free:
+            if not self.connected:
+                raise HelperGoneError("no connection to the GPU helper", "gone")
+            return result
+        request_id = next(self._ids)
+        request: wire.Request
+        request = (wire.ReadFast if kind == "fast" else wire.ReadSlow)(id=request_id, uuids=free)
+        self._send(request)
+        self._outstanding.update(dict.fromkeys([(kind, uuid) for uuid in free], request_id))
+        self._outstanding_of[request_id] = (kind, set(free))
+        answers: dict[str, wire.Reply | None] = dict.fromkeys(free)
+        complete = asyncio.Event()
+        self._reads[request_id] = (answers, complete)
+        wait_s = self._deadline_s if deadline_s is None else deadline_s
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(self._clock.real_s(wait_s)):
+                    await complete.wait()
+            finally:
+                self._reads.pop(request_id, None)
+        if not self.connected and not any(answers.values()):
+            raise HelperGoneError("the GPU helper is gone", "gone")
+        given = {name: reply for name, reply in answers.items() if isinstance(reply, reply_type | wire.ErrorReply)}
+        return result | given
+
+    async def set_cap(
+        self,
+        uuid: str,
+        w: float,
+        *,
+        keep_w: float | None,
+        protects: Literal["none", "gpu", "breaker"],
+        cause: str,
+        expires_at_s: float | None,
+    ) -> wire.CapReply:
+        """Set one cap in watts. Raises HelperError with the wire's code, or "timeout"; HelperGoneError."""
+        reply = await self._call(
+            wire.SetCap(
+                id=next(self._ids),
+                uuid=uuid,
+                w=w,
+                keep_w=keep_w,
+                protects=protects,
+                cause=cause,
+                expires_at_s=expires_at_s,
+            )
+        )
+        if not isinstance(reply, wire.CapReply):
+            raise HelperError(f"the GPU helper answered a cap with {type(reply).__name__}", "failed")
+        return reply
+
+    async def restore(self, uuids: Sequence[str] = (), *, force: bool = False) -> list[wire.RestoreOutcome]:
+        """Restore the named GPUs, all where none is named. Raises HelperError, HelperGoneError."""
+        request = wire.Restore(id=next(self._ids), uuids=list(uuids), force=force)
+        reply = await self._call(request, max(self._deadline_s, RESTORE_DEADLINE_S))
+        if not isinstance(reply, wire.RestoreReply):
+            raise HelperError(f"the GPU helper answered a restore with {type(reply).__name__}", "failed")
+        return reply.gpus
+
+    async def ledger(self) -> list[wire.LedgerEntry]:
+        """All caps in force. Raises HelperError, HelperGoneError."""
+        reply = await self._call(wire.Ledger(id=next(self._ids)))
+        if not isinstance(reply, wire.LedgerReply):
+            raise HelperError(f"the GPU helper answered with {type(reply).__name__}", "failed")
+        return reply.entries

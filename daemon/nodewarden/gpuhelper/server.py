@@ -1,0 +1,459 @@
+"""The GPU helper as a whole: verbs, the keeper's second-by-second duties, start and stop. Plain threads, no event loop.
+
+The main thread waits for signals; `driver` finds GPUs; each GPU has two lanes (`worker`); the keeper watches expiry,
+silence, pending restores, locks and the ledger once a second.
+"""
+
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from nodewarden.clock import Clock
+from nodewarden.devices.gpu_library import GpuDevice, GpuLibrary
+from nodewarden.errors import AlreadyRunningError, HelperError, RefusedError
+from nodewarden.gpuhelper import wire
+from nodewarden.gpuhelper.adoption import BY_HAND_S, Adoption
+from nodewarden.gpuhelper.book import Book, EventLog
+from nodewarden.gpuhelper.caps import expiry_s
+from nodewarden.gpuhelper.driver import Driver
+from nodewarden.gpuhelper.lanes import Gate
+from nodewarden.gpuhelper.ledger import Ledger, Record
+from nodewarden.gpuhelper.locks import FileLock, LockFailedError, gpu_lock, runtime_lock, stuck_holder
+from nodewarden.gpuhelper.peers import Listener, Peer, allowed_uids
+from nodewarden.gpuhelper.worker import Answerable, GpuWorker, Shared
+from nodewarden.sdnotify import notify
+
+log = logging.getLogger("nodewarden.gpu")
+
+KEEPER_S = 1.0
+CHECK_S = 5.0
+"""How often the board is compared with the ledger when no agent reads."""
+STOP_S = 3.0
+"""What each writer has to restore at stop, in real seconds; likewise what a `restore` waits for its answer."""
+MAX_UUIDS = 64
+FIRST_LOOK_S = 2.0
+EXIT_OK, EXIT_FAILED, EXIT_SECOND, EXIT_CONFIG = 0, 1, 75, 78
+
+
+class Helper:
+    """One running helper; it owns the runtime lock already."""
+
+    def __init__(
+        self, library: GpuLibrary, runtime_dir: Path, lock_dir: Path, clock: Clock, stop: threading.Event
+    ) -> None:
+        self._clock = clock
+        self._lock_dir = lock_dir
+        self._stop = stop
+        self._stopping = threading.Event()  # no new caps from now on
+        self._started_s = clock.now_s()
+        self._events = EventLog(clock)
+        self._book = Book(Ledger(runtime_dir / "gpu-ledger"), clock, self._events)
+        self._adoption = Adoption(self._book, clock)
+        self._gate = Gate()
+        self._driver = Driver(library, clock, self._gate, self._found)
+        self._workers: dict[str, GpuWorker] = {}
+        self._listener: Listener | None = None
+        self._status = ""
+        self._shared = Shared(
+            clock=clock,
+            book=self._book,
+            events=self._events,
+            gate=self._gate,
+            report_lost=self._driver.report_lost,
+            take_events=self._events_for,
+            wait=lambda seconds: time.sleep(clock.real_s(seconds)),
+            stopping=self._stopping,
+            driver_problem=lambda: "" if self._driver.state == "ok" else self._driver.text,
+            agent_away=lambda: self._adoption.away,
+        )
+
+    # Start, run, stop -----------------------------------------------------------------------------------------------
+
+    def begin(self, first_look_s: float = FIRST_LOOK_S) -> None:
+        """Read the ledger and look for GPUs; goes on when the first look takes longer than so many real seconds."""
+        for entry in self._book.open():
+            self._events.add(
+                "entry_closed",
+                entry.uuid,
+                f"cap of {entry.w:g} W (before us {entry.prior_w:g} W) was of another boot and ended with it",
+            )
+        self._adoption.recall()
+        self._driver.start()
+        self._driver.first_look.wait(first_look_s)
+
+    def listen(self, path: Path, uids: frozenset[int]) -> None:
+        """Open gpu.sock. Raises RefusedError, AlreadyRunningError, OSError."""
+        self._listener = Listener(path, uids, self._on_request, self._on_gone)
+
+    def keep(self, wait: Callable[[float], None], *, by_hand: bool) -> None:
+        """The keeper's loop, until stop; by hand also until no agent was there for ten minutes."""
+        while not self._stop.is_set():
+            self._keep_once()
+            self._show_status()
+            if by_hand and min(self._adoption.away_for_s(), self._clock.now_s() - self._started_s) >= BY_HAND_S:
+                log.warning("ending reason=%r", "no agent for ten minutes")
+                self._stop.set()
+                return
+            wait(max(0.005, self._clock.real_s(self._pause_s())))
+
+    def restore_all(self, *, force: bool, why: str, timeout_s: float = STOP_S) -> list[wire.RestoreOutcome]:
+        """Restore every GPU on all writers in parallel; what is not back in time (real seconds) is "pending"."""
+        return self._restore([entry.uuid for entry in self._book.entries()], force=force, why=why, timeout_s=timeout_s)
+
+    def end(self) -> None:
+        """Restore at once, shut the library down if nothing hangs, give up locks and socket."""
+        self._stopping.set()
+        notify("STOPPING=1", STATUS="restoring")
+        outcomes = self.restore_all(force=False, why="helper stopped")
+        for outcome in outcomes:
+            log.info("at_stop uuid=%s outcome=%s w=%s text=%r", outcome.uuid, outcome.outcome, outcome.w, outcome.text)
+        for worker in self._workers.values():
+            worker.stop()
+        self._driver.stop(1.0)
+        if self._listener is not None:
+            self._listener.close()
+        for worker in self._workers.values():
+            if worker.writer_idle:
+                worker.release_lock()
+        self._book.close()
+
+    # GPUs -----------------------------------------------------------------------------------------------------------
+
+    def _found(self, devices: Sequence[GpuDevice]) -> None:
+        """The driver thread's news."""
+        answering = {device.identity.uuid: device for device in devices}
+        for uuid, device in answering.items():
+            worker = self._workers.get(uuid)
+            if worker is None:
+                worker = GpuWorker(device.identity, gpu_lock(self._lock_dir, uuid), self._shared)
+                self._workers = {**self._workers, uuid: worker}  # replaced whole: other threads iterate over it
+            worker.found(device)
+        why = self._driver.text or "it is not listed any more"
+        for uuid, worker in self._workers.items():
+            if uuid not in answering:
+                worker.lost(why)
+
+    def _keep_once(self) -> None:
+        now_s = self._clock.now_s()
+        if self._adoption.silence_is_due():
+            self._answer_silence()
+        if self._adoption.goodbye_is_due():
+            log.warning("agent_left after_s=20 caps=%d", len(self._book.entries()))
+            self._each_entry(lambda worker: worker.restore(force=False, why="agent left"))
+        for worker in self._workers.values():
+            if worker.try_lock():
+                worker.check()
+            worker.keep_failsafe(wanted=self._adoption.away)
+        entries = self._book.entries()
+        for entry in entries:
+            owner = self._workers.get(entry.uuid)
+            if owner is None or not owner.writer_idle:
+                continue
+            ends_s = expiry_s(entry)
+            if entry.pending is not None:
+                if now_s >= owner.next_restore_s:
+                    owner.restore(force=False, why=entry.pending)
+            elif ends_s is not None and ends_s <= now_s:
+                owner.expire()
+            else:
+                owner.check_if_older(CHECK_S)
+        if entries or not self._book.ok:
+            self._book.repair()
+
+    def _pause_s(self) -> float:
+        """Until the next moment that somebody waits for, at most a second."""
+        now_s = self._clock.now_s()
+        deadlines = [expiry_s(entry) for entry in self._book.entries() if entry.pending is None]
+        deadlines.append(self._adoption.next_deadline_s())
+        return min([KEEPER_S, *(deadline - now_s + 0.001 for deadline in deadlines if deadline and deadline > now_s)])
+
+    def _answer_silence(self) -> None:
+        failsafe_w = self._adoption.failsafe_w if self._adoption.armed else None
+        held = len(self._book.entries())
+        answer = f"{held} caps hold" if failsafe_w is None else f"every GPU goes to {failsafe_w:g} W or lower"
+        self._events.add("agent_silent", None, f"nothing heard from the agent for 3 s: {answer}")
+        if failsafe_w is not None:
+            for worker in self._workers.values():
+                worker.apply_failsafe(failsafe_w)
+
+    def _each_entry(self, act: Callable[[GpuWorker], None]) -> None:
+        for entry in self._book.entries():
+            worker = self._workers.get(entry.uuid)
+            if worker is not None:
+                act(worker)
+
+    def _show_status(self) -> None:
+        gpus = [worker.shown() for worker in self._workers.values()]
+        ill = sum(gpu.state != "ok" for gpu in gpus)
+        words = [f"{len(gpus)} GPUs" + (f", {ill} not answering" if ill else "")]
+        if self._driver.shown_state() != "ok":
+            words.append(self._driver.text or self._driver.shown_state())
+        pid = self._adoption.pid
+        words.append(f"agent pid {pid}" if pid else "no agent")
+        entries = self._book.entries()
+        if entries:
+            pending = sum(entry.pending is not None for entry in entries)
+            words.append(f"{len(entries)} caps" + (f", {pending} restores pending" if pending else ""))
+        status = "; ".join(words)
+        if status != self._status:
+            self._status = status
+            notify(STATUS=status)
+
+    # Verbs ----------------------------------------------------------------------------------------------------------
+
+    def _on_request(self, peer: Peer, request: wire.Request) -> None:
+        self._adoption.heard(peer)
+        try:
+            match request:
+                case wire.Hello():
+                    self._hello(peer, request)
+                case wire.ReadFast():
+                    for worker in self._named(peer, request.id, request.uuids):
+                        worker.read("fast", peer, request.id)
+                case wire.ReadSlow():
+                    for worker in self._named(peer, request.id, request.uuids):
+                        worker.read("slow", peer, request.id)
+                case wire.SetCap():
+                    self._set_cap(peer, request)
+                case wire.Restore():
+                    # A thread of its own: it waits for all writers, and this one has the next request to read.
+                    threading.Thread(target=self._restore_for, args=(peer, request), daemon=True).start()
+                case wire.Ledger():
+                    peer.send(wire.LedgerReply(id=request.id, entries=self._book.entries()))
+        except HelperError as error:
+            code = cast("wire.ErrorCode", error.code)
+            uuid = request.uuid if isinstance(request, wire.SetCap) else None
+            peer.send(wire.ErrorReply(id=request.id, code=code, text=str(error), uuid=uuid))
+
+    def _on_gone(self, peer: Peer) -> None:
+        self._adoption.gone(peer)
+
+    def _events_for(self, peer: Answerable) -> list[wire.HelperEvent]:
+        return self._events.take() if isinstance(peer, Peer) and self._adoption.owns(peer) else []
+
+    def _hello(self, peer: Peer, request: wire.Hello) -> None:
+        if request.protocol != wire.PROTOCOL:
+            raise HelperError(f"protocol {request.protocol} is not spoken here; ours is {wire.PROTOCOL}", "bad_request")
+        _check_watts("failsafe_w", request.failsafe_w)
+        was = self._adoption.pid
+        self._adoption.hello(peer, request)
+        if request.leaving:
+            log.info("agent_leaves pid=%d", peer.pid)
+        elif was != peer.pid:
+            log.info(
+                "agent_adopted pid=%d uid=%d armed=%s failsafe_w=%s",
+                peer.pid,
+                peer.uid,
+                request.armed,
+                request.failsafe_w,
+            )
+            self._adopt_kept()
+        driver = self._driver
+        peer.send(
+            wire.HelloReply(
+                id=request.id,
+                pid=os.getpid(),
+                driver=driver.shown_state(),
+                driver_text=driver.text,
+                driver_version=driver.version,
+                gpus=[worker.shown() for worker in self._workers.values()],
+                ledger=self._book.entries(),
+                ledger_ok=self._book.ok,
+                events=self._events_for(peer),
+            )
+        )
+
+    def _adopt_kept(self) -> None:
+        """Caps that stayed for their protection are the new agent's."""
+        for entry in self._book.entries():
+            record: Record | None = self._book.get(entry.uuid)
+            if record is not None and record.entry.state == "kept":
+                record.entry.state = "owned"
+                self._book.put_anyway(entry.uuid, record)
+
+    def _named(self, peer: Peer, request_id: int, uuids: Sequence[str]) -> list[GpuWorker]:
+        """The workers of the GPUs asked for; each unknown one is answered here."""
+        workers = []
+        for uuid in dict.fromkeys(uuids[:MAX_UUIDS]):
+            worker = self._workers.get(uuid)
+            if worker is None:
+                peer.send(self._unknown(request_id, uuid))
+            else:
+                workers.append(worker)
+        return workers
+
+    def _unknown(self, request_id: int, uuid: str) -> wire.ErrorReply:
+        shown = uuid[:80]
+        if self._driver.state != "ok":
+            return wire.ErrorReply(id=request_id, code="driver_missing", text=self._driver.text, uuid=shown)
+        return wire.ErrorReply(id=request_id, code="unknown_gpu", text=f"no GPU with uuid {shown!r}", uuid=shown)
+
+    def _set_cap(self, peer: Peer, request: wire.SetCap) -> None:
+        if not self._adoption.owns(peer):
+            pid = self._adoption.pid
+            if pid is not None:
+                raise HelperError(f"this helper serves another agent, pid {pid}", "foreign")
+            raise HelperError("a cap needs a hello first: say who owns it", "not_adopted")
+        if self._stopping.is_set():
+            raise HelperError("the helper is stopping and restores", "busy")
+        _check_watts("w", request.w)
+        _check_watts("keep_w", request.keep_w)
+        if request.expires_at_s is not None and not math.isfinite(request.expires_at_s):
+            raise HelperError("expires_at_s must be a time", "bad_request")
+        worker = self._workers.get(request.uuid)
+        if worker is None:
+            peer.send(self._unknown(request.id, request.uuid))
+        else:
+            worker.set_cap(request, peer, peer.uid)
+
+    def _restore_for(self, peer: Peer, request: wire.Restore) -> None:
+        uuids = request.uuids or [entry.uuid for entry in self._book.entries()]
+        log.warning("restore_asked pid=%d uid=%d force=%s gpus=%d", peer.pid, peer.uid, request.force, len(uuids))
+        outcomes = self._restore(
+            list(dict.fromkeys(uuids[:MAX_UUIDS])), force=request.force, why="restore", timeout_s=STOP_S
+        )
+        peer.send(wire.RestoreReply(id=request.id, gpus=outcomes))
+
+    def _restore(self, uuids: Sequence[str], *, force: bool, why: str, timeout_s: float) -> list[wire.RestoreOutcome]:
+        outcomes: dict[str, wire.RestoreOutcome] = {}
+        changed = threading.Condition()
+
+        def done(outcome: wire.RestoreOutcome) -> None:
+            with changed:
+                outcomes.setdefault(outcome.uuid, outcome)
+                changed.notify()
+
+        asked = []
+        for uuid in uuids:
+            worker = self._workers.get(uuid)
+            if worker is not None:
+                asked.append(worker)
+                worker.restore(force=force, why=why, done=done)
+        with changed:
+            changed.wait_for(lambda: len(outcomes) == len(asked), timeout_s)
+        for worker in asked:
+            if worker.uuid not in outcomes:
+                done(worker.give_up_restore("the driver does not answer", force=force))
+        missing = set(uuids) - outcomes.keys()
+        for uuid in missing:
+            record = self._book.get(uuid)
+            if record is not None:
+                text = "the GPU is not there"
+                outcomes[uuid] = wire.RestoreOutcome(uuid=uuid, outcome="pending", w=record.entry.w, text=text)
+            else:
+                outcomes[uuid] = wire.RestoreOutcome(uuid=uuid, outcome="none", text="no GPU with this uuid")
+        return [outcomes[uuid] for uuid in uuids]
+
+
+def _check_watts(name: str, w: float | None) -> None:
+    if w is not None and (not math.isfinite(w) or not 0 < w < 1e6):
+        raise HelperError(f"{name} must be watts, not {w}", "bad_request")
+
+
+def serve(
+    library: GpuLibrary,
+    *,
+    runtime_dir: Path,
+    lock_dir: Path,
+    clock: Clock,
+    service: bool = False,
+    stop: threading.Event | None = None,
+) -> int:
+    """Run the helper on any GPU library until SIGTERM, SIGINT or SIGHUP, or until `stop` is set.
+
+    Returns the exit status. A lane that hangs in the driver may still be there then: the caller ends the process with
+    `_exit`.
+
+    Args:
+        library: not open yet.
+        runtime_dir: where gpu.sock and the ledger live.
+        lock_dir: where the locks of the GPUs live, shared by all helpers of the node.
+        clock: CLOCK_BOOTTIME, shared with the agent.
+        service: started by the service manager: it stays without an agent, and serves the agent's user.
+        stop: set by the caller instead of signals, where this is not the main thread.
+    """
+    stop, wait = _waiting(stop or threading.Event())
+    runtime_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = runtime_lock(runtime_dir)
+    limit_s = math.inf if service else BY_HAND_S
+    if not _wait_for_turn(lock, lock_dir, clock, stop, wait, limit_s=limit_s):
+        return EXIT_OK if stop.is_set() else EXIT_SECOND
+    helper = Helper(library, runtime_dir, lock_dir, clock, stop)
+    helper.begin()
+    try:
+        helper.listen(runtime_dir / "gpu.sock", allowed_uids(service=service))
+        notify("READY=1", STATUS="looking for GPUs")
+        helper.keep(wait, by_hand=not service)
+    except AlreadyRunningError as error:
+        log.critical("no_socket text=%r", str(error))
+        return EXIT_SECOND
+    except (RefusedError, OSError) as error:
+        log.critical("no_socket text=%r", str(error))
+        return EXIT_CONFIG
+    finally:
+        helper.end()
+        lock.release()
+    return EXIT_OK
+
+
+def _waiting(stop: threading.Event) -> tuple[threading.Event, Callable[[float], None]]:
+    """`stop`, and a way to sleep that ends early with it.
+
+    In the main thread the signals are blocked and waited for: a handler could run while a lock is held.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return stop, stop.wait  # type: ignore[return-value]
+    numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def wait(seconds: float) -> None:
+        caught = signal.sigtimedwait(numbers, seconds)
+        if caught is not None:
+            log.info("signal number=%d", caught.si_signo)
+            stop.set()
+
+    return stop, wait
+
+
+def _wait_for_turn(
+    lock: FileLock,
+    lock_dir: Path,
+    clock: Clock,
+    stop: threading.Event,
+    wait: Callable[[float], None],
+    *,
+    limit_s: float,
+) -> bool:
+    """Take the runtime lock, touching no GPU while another helper lives or hangs in the kernel.
+
+    Ready all the while: there is nothing that a restart could mend. False when stopped or past `limit_s`.
+    """
+    began_s = clock.now_s()
+    told = ""
+    while not stop.is_set():
+        status = ""
+        try:
+            lock.acquire()
+        except AlreadyRunningError as error:
+            status = f"waiting for pid {error.pid or 'unknown'}"
+        except LockFailedError as error:
+            status = f"waiting: {error}"
+        if not status:
+            pid = stuck_holder(lock_dir)
+            if pid is None:
+                return True
+            status = f"waiting for pid {pid}"
+        if status != told:
+            told = status
+            log.warning("waiting text=%r", status)
+            notify("READY=1", STATUS=status)
+        if clock.now_s() - began_s > limit_s:
+            return False
+        wait(clock.real_s(1.0))
+    return False
