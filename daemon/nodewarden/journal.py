@@ -20,6 +20,8 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from nodewarden.model.events import Event
+
 log = structlog.get_logger("nodewarden.journal")
 
 Kind = Literal["event", "decision", "action"]
@@ -265,3 +267,38 @@ def read_entries(
         )
         for row in reversed(rows)
     ]
+
+
+class Recorder:
+    """Turns what happens into journal entries and log lines, with both clocks.
+
+    Args:
+        journal: where entries go.
+        now_s, wall_s: CLOCK_BOOTTIME and Unix seconds.
+    """
+
+    def __init__(self, journal: Journal, now_s: Callable[[], float], wall_s: Callable[[], float]) -> None:
+        self._journal = journal
+        self._now_s = now_s
+        self._wall_s = wall_s
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+        log.info(event.code, uuid=event.uuid, detail=event.text)
+        self._append("event", event.code, event.uuid, event.text, {})
+
+    def decision(self, text: str, data: dict[str, Any]) -> None:
+        """Setpoints changed; `data` holds them and the readings they came from."""
+        self._append("decision", "setpoints_changed", None, text, data)
+
+    def action(self, verb: str, text: str, *, uid: int, pid: int, reason: str, data: dict[str, Any]) -> None:
+        """A person asked for a change."""
+        log.info("action", verb=verb, uid=uid, pid=pid, reason=reason, detail=text)
+        self._append("action", verb, None, text, {"uid": uid, "pid": pid, "reason": reason, **data})
+
+    def _append(self, kind: Kind, code: str, uuid: str | None, text: str, data: dict[str, Any]) -> None:
+        self._journal.append(
+            Entry(
+                wall_s=self._wall_s(), boot_s=self._now_s(), kind=kind, code=code, uuid=uuid, text=text, data=data
+            )
+        )

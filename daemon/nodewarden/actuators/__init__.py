@@ -1,0 +1,1 @@
+"""Changes hardware and jobs: each actuator checks, writes, reads back, and says what it could not do."""

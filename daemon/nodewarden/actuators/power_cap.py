@@ -1,0 +1,237 @@
+"""Brings the GPUs' power caps to what the policy asks for, through the helper; knows which caps are ours.
+
+Armed: every setpoint is applied. Disarmed: only what a person asked for, and automatic caps still in force are lifted
+by the policy's own exit and slew, never lowered, none is started. One write per GPU is under way at a time, each in a
+task of its own, so a hung write delays nobody. Refusals for lack of rights are retried slowly: no storm (F30).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+import structlog
+
+from nodewarden.clock import Clock
+from nodewarden.errors import HelperError
+from nodewarden.gpuhelper import wire
+from nodewarden.gpuhelper.link import HelperLink
+from nodewarden.model.events import Event
+from nodewarden.model.setpoints import CapSetpoint, Cause, Protects
+from nodewarden.policy import worth_writing
+
+log = structlog.get_logger("nodewarden.caps")
+
+RENEW_S = 60.0  # an unprotected cap without an end expires in the helper 10 minutes after its last renewal
+REFUSED_RETRY_S = 30.0
+FAILED_RETRY_S = 2.0
+RAISE_EVERY_S = 1.0  # rises are written at most once a second; falls at once
+KEEP_STEP_W = 5.0
+
+
+class OwnCap(msgspec.Struct, frozen=True, kw_only=True):
+    """One cap in force that is ours. Watts; times are CLOCK_BOOTTIME seconds."""
+
+    w: float
+    prior_w: float
+    keep_w: float | None
+    protects: str
+    cause: str
+    since_s: float
+    written_s: float
+    expires_s: float | None = None
+    pending: str | None = None
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why the last write to a GPU did not take, and when it is tried again."""
+
+    code: str
+    text: str
+    since_s: float
+    retry_at_s: float
+
+
+class PowerCapActuator:
+    """Caps of all GPUs.
+
+    Attributes:
+        own: caps in force that are ours, by uuid.
+        trouble: GPUs whose last write failed, with the reason.
+        writing: GPUs with a write under way.
+    """
+
+    def __init__(
+        self,
+        link: HelperLink,
+        clock: Clock,
+        *,
+        cap_now_w: Callable[[str], float | None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._link = link
+        self._clock = clock
+        self._cap_now_w = cap_now_w
+        self._on_event = on_event
+        self.own: dict[str, OwnCap] = {}
+        self.trouble: dict[str, Trouble] = {}
+        self.writing: dict[str, asyncio.Task[None]] = {}
+        self._adoption = 0
+
+    def adopt(self, entries: Iterable[wire.LedgerEntry]) -> None:
+        """Take over what the ledger says is in force; caps of ours that it no longer has are gone."""
+        found = {entry.uuid: entry for entry in entries}
+        for uuid in self.own.keys() - found.keys() - self.writing.keys():
+            del self.own[uuid]
+        for uuid, entry in found.items():
+            if uuid in self.writing:
+                continue
+            self.own[uuid] = OwnCap(
+                w=entry.w,
+                prior_w=entry.prior_w,
+                keep_w=entry.keep_w,
+                protects=entry.protects,
+                cause=entry.cause or Cause.NONE,
+                since_s=entry.since_s,
+                written_s=entry.written_at_s,
+                expires_s=entry.expires_at_s,
+                pending=entry.pending,
+            )
+
+    def prior_w(self, uuid: str) -> float | None:
+        """The limit before we touched the GPU; None when we have not."""
+        own = self.own.get(uuid)
+        return own.prior_w if own is not None else None
+
+    def apply(self, caps: dict[str, CapSetpoint], *, armed: bool, hot: Callable[[str], bool]) -> None:
+        """Start the writes that are due; returns at once. `hot` says whether a GPU is above its target."""
+        if not self._link.adopted:
+            return
+        if self._adoption != self._link.adoptions or not self.writing:
+            self._adoption = self._link.adoptions
+            self.adopt(self._link.entries.values())
+        for uuid, setpoint in caps.items():
+            if uuid in self.writing or uuid not in self._link.identities:
+                continue
+            wanted = setpoint if armed else _disarmed(setpoint, self.own.get(uuid))
+            if self._due(uuid, wanted, is_hot=hot(uuid)):
+                task = asyncio.create_task(self._write(uuid, wanted), name=f"cap {uuid}")
+                self.writing[uuid] = task
+                task.add_done_callback(lambda _, uuid=uuid: self.writing.pop(uuid, None))
+
+    async def settle(self, within_s: float = 2.0) -> None:
+        """Wait for the writes under way, at most `within_s`."""
+        if self.writing:
+            await asyncio.wait(list(self.writing.values()), timeout=self._clock.real_s(within_s))
+
+    def _due(self, uuid: str, wanted: CapSetpoint, *, is_hot: bool) -> bool:
+        now_s = self._clock.now_s()
+        trouble = self.trouble.get(uuid)
+        if trouble is not None and now_s < trouble.retry_at_s:
+            return False
+        own = self.own.get(uuid)
+        if own is None:
+            current_w = self._cap_now_w(uuid)
+            return wanted.cause != Cause.NONE and (current_w is None or wanted.w < current_w - 0.5)
+        if wanted.cause == Cause.NONE:
+            return own.pending is None  # a pending restore is the helper's to retry
+        if wanted.w > own.w and now_s - own.written_s < RAISE_EVERY_S:
+            return False
+        return (
+            worth_writing(own.w, wanted.w, hot=is_hot)
+            or own.protects != wanted.protects
+            or own.cause != wanted.cause
+            or own.expires_s != wanted.expires_s
+            or (own.keep_w is None) != (wanted.keep_w is None)
+            or (
+                own.keep_w is not None
+                and wanted.keep_w is not None
+                and abs(own.keep_w - wanted.keep_w) >= KEEP_STEP_W
+                and wanted.keep_w != wanted.w
+            )
+            or (wanted.protects == Protects.NONE and now_s - own.written_s >= RENEW_S)
+        )
+
+    async def _write(self, uuid: str, wanted: CapSetpoint) -> None:
+        try:
+            if wanted.cause == Cause.NONE:
+                await self._release(uuid)
+            else:
+                await self._set(uuid, wanted)
+        except HelperError as error:
+            self._failed(uuid, error)
+        else:
+            if self.trouble.pop(uuid, None) is not None:
+                self._on_event(Event("control_back", uuid, f"caps of {self._name(uuid)} are written again"))
+
+    async def _set(self, uuid: str, wanted: CapSetpoint) -> None:
+        own = self.own.get(uuid)
+        prior_w = own.prior_w if own is not None else self._cap_now_w(uuid)
+        reply = await self._link.client.set_cap(
+            uuid,
+            wanted.w,
+            keep_w=wanted.keep_w,
+            protects=str(wanted.protects),
+            cause=str(wanted.cause),
+            expires_at_s=wanted.expires_s,
+        )
+        now_s = self._clock.now_s()
+        same_cause = own is not None and own.cause == wanted.cause
+        self.own[uuid] = OwnCap(
+            w=reply.w,
+            prior_w=prior_w if prior_w is not None else reply.w,
+            keep_w=wanted.keep_w,
+            protects=str(wanted.protects),
+            cause=str(wanted.cause),
+            since_s=own.since_s if own is not None and same_cause else now_s,
+            written_s=now_s,
+            expires_s=wanted.expires_s,
+        )
+        self._link.hello_soon()  # the ledger has changed: prior and state come from there
+
+    async def _release(self, uuid: str) -> None:
+        outcomes = await self._link.client.restore([uuid])
+        self._link.hello_soon()
+        for outcome in outcomes:
+            if outcome.uuid != uuid:
+                continue
+            if outcome.outcome in {"restored", "none"}:
+                self.own.pop(uuid, None)
+            elif outcome.outcome == "pending":
+                self.own[uuid] = msgspec.structs.replace(self.own[uuid], pending=outcome.text or "restore pending")
+
+    def _failed(self, uuid: str, error: HelperError) -> None:
+        now_s = self._clock.now_s()
+        before = self.trouble.get(uuid)
+        slow = error.code in {"no_permission", "locked", "out_of_range", "not_supported", "lost", "ledger_failed"}
+        retry_at_s = now_s + (REFUSED_RETRY_S if slow else FAILED_RETRY_S)
+        since_s = before.since_s if before is not None and before.code == error.code else now_s
+        self.trouble[uuid] = Trouble(error.code, str(error), since_s, retry_at_s)
+        if before is None or before.code != error.code:
+            log.warning("cap_not_written", uuid=uuid, code=error.code, detail=str(error))
+            self._on_event(Event("cap_not_written", uuid, f"{self._name(uuid)}: {error}"))
+
+    def _name(self, uuid: str) -> str:
+        identity = self._link.identities.get(uuid)
+        return f"GPU {identity.index}" if identity is not None else uuid
+
+
+def _disarmed(setpoint: CapSetpoint, own: OwnCap | None) -> CapSetpoint:
+    """What may be in force while disarmed: a person's cap, and an automatic cap on its way up."""
+    lifting_w = None
+    if own is not None and own.keep_w is not None and setpoint.cause != Cause.NONE and setpoint.keep_w is not None:
+        lifting_w = max(own.keep_w, setpoint.keep_w)
+    manual_w = setpoint.manual_w
+    if lifting_w is not None and own is not None and (manual_w is None or lifting_w < manual_w):
+        automatic = own.cause if own.protects != Protects.NONE else setpoint.cause
+        return msgspec.structs.replace(
+            setpoint,
+            w=lifting_w,
+            keep_w=lifting_w,
+            cause=Cause(automatic),
+            protects=Protects(own.protects) if own.protects != Protects.NONE else setpoint.protects,
+            expires_s=None,
+        )
+    if manual_w is not None:
+        cause = setpoint.cause if setpoint.cause in {Cause.MANUAL, Cause.LEASE} else Cause.MANUAL
+        return msgspec.structs.replace(setpoint, w=manual_w, keep_w=lifting_w, cause=cause, protects=Protects.NONE)
+    return msgspec.structs.replace(setpoint, cause=Cause.NONE, protects=Protects.NONE, keep_w=None)

@@ -1,0 +1,137 @@
+"""The agent's standing connection to the GPU helper: connects, adopts, notices when it is gone, and says what it knows.
+
+One link is shared by the GPU source (reads) and the power-cap actuator (writes). It never blocks the loop: every call
+has a deadline, and while a helper does not answer the link only says so.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from nodewarden.clock import Clock
+from nodewarden.errors import HelperError, HelperGoneError
+from nodewarden.gpuhelper import wire
+from nodewarden.gpuhelper.client import HelperClient
+from nodewarden.model.events import Event
+from nodewarden.model.snapshot import HelperState, HelperStatus
+
+log = structlog.get_logger("nodewarden.helper")
+
+HELLO_EVERY_S = 5.0  # refreshes ledger and device list; reads in between are the sign of life
+
+
+class HelperLink:
+    """Connection state and the newest hello.
+
+    Attributes:
+        status: what the snapshot shows.
+        identities: GPUs as the helper knows them, by uuid.
+        entries: open ledger entries, by uuid, as of the last hello.
+        adopted: a hello was answered on the present connection.
+    """
+
+    def __init__(
+        self,
+        client: HelperClient,
+        clock: Clock,
+        on_event: Callable[[Event], None],
+        on_helper_event: Callable[[wire.HelperEvent], None],
+    ) -> None:
+        self.client = client
+        self._on_helper_event = on_helper_event
+        self.status = HelperStatus(since_s=clock.now_s())
+        self.identities: dict[str, wire.GpuIdentity] = {}
+        self.entries: dict[str, wire.LedgerEntry] = {}
+        self.ledger_ok = True
+        self.adopted = False
+        self.adoptions = 0
+        self.armed = False
+        self.failsafe_w: float | None = None
+        self._clock = clock
+        self._on_event = on_event
+        self._hello_at_s = 0.0
+        self._busy = asyncio.Lock()
+
+    def hello_soon(self) -> None:
+        """Say hello at the next turn: armed state or fail-safe changed, or the process was paused."""
+        self._hello_at_s = 0.0
+
+    async def keep(self) -> bool:
+        """Connect and adopt if need be, refresh when due; True when the helper is ours and answers."""
+        if self._busy.locked():
+            return self.adopted
+        async with self._busy:
+            try:
+                if not self.client.connected:
+                    self.adopted = False
+                    await self.client.connect()
+                if not self.adopted or self._clock.now_s() >= self._hello_at_s:
+                    await self._hello()
+            except HelperGoneError as error:
+                self._lost("missing", str(error))
+            except HelperError as error:
+                states: dict[str, HelperState] = {"foreign": "foreign", "timeout": "unresponsive"}
+                self._lost(states.get(error.code, "busy"), str(error))
+            return self.adopted
+
+    async def goodbye(self) -> None:
+        """Tell the helper that this is an orderly stop; caps stay for the next agent. Never raises."""
+        if not self.adopted:
+            return
+        try:
+            await self.client.hello(armed=self.armed, failsafe_w=self.failsafe_w, leaving=True)
+        except HelperError as error:
+            log.warning("goodbye_failed", detail=str(error))
+
+    def note_events(self, events: list[wire.HelperEvent]) -> None:
+        """Hand on what the helper did by itself."""
+        for event in events:
+            self._on_helper_event(event)
+            self._on_event(Event(event.code, event.uuid, event.text))
+
+    async def _hello(self) -> None:
+        reply = await self.client.hello(armed=self.armed, failsafe_w=self.failsafe_w)
+        now_s = self._clock.now_s()
+        self._hello_at_s = now_s + HELLO_EVERY_S
+        if not self.adopted:
+            self.adoptions += 1
+        self.adopted = True
+        self.identities = {gpu.uuid: gpu for gpu in reply.gpus}
+        self.entries = {entry.uuid: entry for entry in reply.ledger}
+        self.ledger_ok = reply.ledger_ok
+        self.note_events(reply.events)
+        reasons = sorted({gpu.write_reason or "unknown" for gpu in reply.gpus if not gpu.can_write})
+        was = self.status
+        self.status = HelperStatus(
+            state="ok",
+            since_s=was.since_s if was.state == "ok" else now_s,
+            driver=reply.driver,
+            driver_since_s=was.driver_since_s if was.driver == reply.driver else now_s,
+            can_write=bool(reply.gpus) and not reasons,
+            write_reason=", ".join(reasons) or None,
+            pid=reply.pid or self.client.pid,
+            uid=self.client.uid,
+            text=reply.driver_text,
+        )
+        if was.state != "ok":
+            log.info("helper_adopted", pid=self.status.pid, gpus=len(self.identities), caps=len(self.entries))
+        if was.driver != reply.driver:
+            log.info("driver_state", driver=reply.driver, detail=reply.driver_text)
+
+    def _lost(self, state: HelperState, text: str) -> None:
+        self.adopted = False
+        was = self.status
+        if was.state != state:
+            log.warning("helper_lost", state=state, detail=text)
+        self.status = HelperStatus(
+            state=state,
+            since_s=was.since_s if was.state == state else self._clock.now_s(),
+            driver=was.driver if state == "unresponsive" else "unknown",
+            driver_since_s=was.driver_since_s,
+            can_write=False,
+            write_reason=text,
+            pid=self.client.pid,
+            uid=self.client.uid,
+            text=text,
+        )

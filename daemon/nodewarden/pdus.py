@@ -1,0 +1,164 @@
+"""One polling loop per configured PDU; made, changed and ended as the configuration says.
+
+pysnmp is imported only when a PDU is configured. A PDU that is silent costs its own readings and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nodewarden.clock import Clock
+from nodewarden.config import Config, PduConfig, SamplingConfig
+from nodewarden.errors import DeviceError
+from nodewarden.model.events import Event
+from nodewarden.model.readings import Failed, Reading
+from nodewarden.model.snapshot import PduSnapshot
+from nodewarden.sampling import Progress, every, spread_offset_s
+from nodewarden.store import SnapshotStore
+
+if TYPE_CHECKING:
+    from nodewarden.devices.snmp import SnmpEngine
+    from nodewarden.sources.pdu.source import PduSource
+
+STALE_MIN_S = 15.0
+
+
+class PduLoops:
+    """All PDU loops of the agent.
+
+    Attributes:
+        progress: of each loop, by "pdu/NAME".
+    """
+
+    def __init__(
+        self, store: SnapshotStore, clock: Clock, node_name: str, on_event: Callable[[Event], None]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._node_name = node_name
+        self._on_event = on_event
+        self._engine: SnmpEngine | None = None
+        self._configs: dict[str, PduConfig] = {}
+        self._sampling: SamplingConfig | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self.progress: dict[str, Progress] = {}
+
+    async def configure(self, config: Config) -> None:
+        """Take over the configuration and try each PDU once, all at the same time."""
+        self.reconfigure(config)
+        sources = {name: self._source(pdu) for name, pdu in self._configs.items()}
+        if self._engine is not None:
+            await self._engine.warm_up()  # its first request costs 0.2 s of CPU, paid before the loops have deadlines
+        await asyncio.gather(*(self._poll(name, source) for name, source in sources.items()))
+        for name, source in sources.items():
+            self._start(name, source)
+        self._changed.clear()
+
+    def reconfigure(self, config: Config) -> None:
+        """Take over a changed configuration; loops are changed by `run`."""
+        wanted = {pdu.name: pdu for pdu in config.pdu if pdu.version != "3"}
+        self._sampling = config.sampling
+        if wanted != self._configs:
+            self._configs = wanted
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Start and end loops as the configuration changes, for ever."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._end_loops()
+                self._store.forget(f"pdu/{name}" for name in self._store.pdus.keys() - self._configs.keys())
+                for name in self._store.pdus.keys() - self._configs.keys():
+                    del self._store.pdus[name]
+                for name, pdu in self._configs.items():
+                    self._start(name, self._source(pdu))
+        finally:
+            await self._end_loops()
+
+    async def close(self) -> None:
+        """Close the SNMP engine."""
+        await self._end_loops()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    async def _end_loops(self) -> None:
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        self.progress.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _source(self, pdu: PduConfig) -> PduSource:
+        # Imported here: a node without a PDU does not pay for pysnmp.
+        from nodewarden.devices.snmp import SnmpEngine  # noqa: PLC0415
+        from nodewarden.sources.pdu.source import PduSource  # noqa: PLC0415
+
+        assert self._sampling is not None
+        if self._engine is None:
+            self._engine = SnmpEngine()
+        if pdu.name not in self._store.pdus:
+            self._store.pdus[pdu.name] = PduSnapshot(
+                name=pdu.name,
+                feed=pdu.feed,
+                since_s=self._clock.now_s(),
+                limit_w=pdu.limit_w,
+                mapped_outlets=pdu.outlets,
+                reason="not yet read",
+            )
+        return PduSource(pdu, self._engine, self._clock, self._sampling)
+
+    def _start(self, name: str, source: PduSource) -> None:
+        assert self._sampling is not None
+        period_s = self._sampling.pdu_totals_s
+        progress = Progress(period_s, self._clock.now_s())
+        self.progress[f"pdu/{name}"] = progress
+
+        async def tick() -> None:
+            await self._poll(name, source)
+
+        offset_s = spread_offset_s(self._node_name, name, period_s)
+        self._tasks[name] = asyncio.create_task(every(self._clock, progress, tick, offset_s=offset_s), name=f"pdu {name}")
+
+    async def _poll(self, name: str, source: PduSource) -> None:
+        assert self._sampling is not None
+        record = self._store.record(f"pdu/{name}", max(3 * self._sampling.pdu_totals_s, STALE_MIN_S))
+        began_s = self._clock.now_s()
+        before = self._store.pdus[name]
+        try:
+            snapshot = await source.read()
+        except DeviceError as error:
+            now_s = self._clock.now_s()
+            record.failed(now_s, error.reason, str(error))
+            self._store.pdus[name] = _silent(before, error.reason, now_s, is_stale=record.status().is_stale(now_s))
+            if before.up:
+                self._on_event(Event("pdu_lost", None, f"PDU {name} does not answer: {error}"))
+        else:
+            now_s = self._clock.now_s()
+            record.succeeded(now_s, now_s - began_s)
+            since_s = before.since_s if before.up else now_s
+            self._store.pdus[name] = msgspec.structs.replace(snapshot, up=True, since_s=since_s, reason=None)
+            if not before.up:
+                self._on_event(Event("pdu_found", None, f"PDU {name} answers: {snapshot.vendor} {snapshot.model}"))
+
+
+def _silent(before: PduSnapshot, reason: str, now_s: float, *, is_stale: bool) -> PduSnapshot:
+    """A PDU that did not answer. Once stale its readings are gone, but the outlets' sum stays and ages for the policy."""
+    since_s = now_s if before.up else before.since_s
+    silent = msgspec.structs.replace(before, up=False, since_s=since_s, reason=reason)
+    if not is_stale:
+        return silent
+    gone = {
+        name: Failed(reason, since_s)
+        for name in ("power_w", "apparent_va", "power_factor", "energy_wh")
+        if isinstance(getattr(before, name), Reading)
+    }
+    return msgspec.structs.replace(silent, phases=(), banks=(), outlets=(), **gone)

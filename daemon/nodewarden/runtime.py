@@ -1,0 +1,314 @@
+"""The running parts of the agent, wired together: sockets, sources, loops, actuators, view, watchdog, reload."""
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from pathlib import Path
+
+import structlog
+
+from nodewarden import __version__, paths, sdnotify
+from nodewarden.actuators.job import JobActuator
+from nodewarden.actuators.power_cap import PowerCapActuator
+from nodewarden.api.control_server import ControlServer
+from nodewarden.api.http import HttpServer
+from nodewarden.api.view import LoopHealth, View
+from nodewarden.clock import Clock
+from nodewarden.config import Config, load_config
+from nodewarden.control import ControlLoop, NodeLimits
+from nodewarden.errors import ConfigError
+from nodewarden.gpuhelper.client import HelperClient
+from nodewarden.gpuhelper.link import HelperLink
+from nodewarden.gpuhelper.wire import HelperEvent
+from nodewarden.jobs.server import JobServer
+from nodewarden.journal import Journal, Recorder
+from nodewarden.model.events import Event
+from nodewarden.model.readings import Reading, value_or_none
+from nodewarden.node import AgentNode
+from nodewarden.pdus import PduLoops
+from nodewarden.sampling import Progress, every
+from nodewarden.sources.gpu import GpuSource
+from nodewarden.state import StateFile
+from nodewarden.store import SnapshotStore
+from nodewarden_alerts.conditions import Facts
+from nodewarden_alerts.engine import ConditionEngine, health_of
+from nodewarden_exporters.prometheus import Renderer
+
+log = structlog.get_logger("nodewarden.agent")
+
+STALL_PERIODS = 5
+STALL_MIN_S = 5.0
+LIVED_S = 300.0
+
+
+def prepare_folders(runtime_dir: Path) -> None:
+    """Make control/ and job/ where we may; under systemd tmpfiles has made them."""
+    for folder in (runtime_dir, runtime_dir / "control", runtime_dir / "job"):
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+class Agent:
+    """Everything that runs, built once."""
+
+    def __init__(
+        self, config: Config, config_path: Path, runtime_dir: Path, state: StateFile, clock: Clock
+    ) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._state = state
+        self._clock = clock
+        self._started_s = clock.now_s()
+        self._config_error: str | None = None
+        self._helper_events: deque[HelperEvent] = deque(maxlen=200)
+        self._engine = ConditionEngine()
+        self._journal = Journal(
+            state.folder / "journal.db",
+            max_age_s=config.journal.max_age_days * 86400,
+            max_entries=config.journal.max_entries,
+        )
+        self._recorder = Recorder(self._journal, clock.now_s, clock.wall_s)
+        self._jobs = JobServer(
+            paths.job_socket(runtime_dir),
+            clock,
+            verify=config.jobs.verify,
+            pids_of=self._pids_of,
+            on_event=self._recorder.event,
+        )
+        self._store = SnapshotStore(clock, self._jobs.jobs)
+        self._link = HelperLink(
+            HelperClient(paths.gpu_socket(runtime_dir), clock), clock, self._recorder.event, self._helper_events.append
+        )
+        self._gpus = GpuSource(
+            self._link,
+            self._store,
+            clock,
+            fast_period_s=config.sampling.gpu_fast_s,
+            slow_period_s=config.sampling.gpu_slow_s,
+            on_event=self._recorder.event,
+        )
+        self._caps = PowerCapActuator(self._link, clock, cap_now_w=self._cap_now_w, on_event=self._recorder.event)
+        self._job_actuator = JobActuator(self._jobs, clock, self._recorder.event)
+        self._control = ControlLoop(
+            self._store,
+            self._link,
+            self._caps,
+            self._job_actuator,
+            self._recorder,
+            clock,
+            bounds=_bounds(config),
+            period_s=config.sampling.gpu_fast_s,
+            on_turn=self._turned,
+        )
+        self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event)
+        self.node = AgentNode(
+            control=self._control,
+            link=self._link,
+            job_actuator=self._job_actuator,
+            jobs=self._jobs,
+            journal=self._journal,
+            recorder=self._recorder,
+            state=state,
+            clock=clock,
+        )
+        self._control_server = ControlServer(paths.control_socket(runtime_dir), self.node, clock)
+        self._http = HttpServer(config.http.listen, self.node.view, Renderer(), clock)
+        now_s = clock.now_s()
+        fast_s = config.sampling.gpu_fast_s
+        self._progress = {
+            "gpu": Progress(fast_s, now_s, critical=True),
+            "gpu_slow": Progress(config.sampling.gpu_slow_s, now_s),
+            "control": Progress(fast_s, now_s, critical=True),
+        }
+
+    # Life ---------------------------------------------------------------------------------------------------------
+
+    async def open_sockets(self) -> None:
+        """Bind the Unix sockets; raises where something else is in their place."""
+        await self._control_server.start()
+        await self._jobs.start()
+
+    async def wait_out_start_delay(self, stop: asyncio.Event) -> None:
+        """After quick failures in a row, wait before devices are opened; the service's start time-out is extended."""
+        delay_s = self._state.count_start()
+        if delay_s > 0:
+            log.warning("start_delayed", wait_s=delay_s, reason="it ended soon after each of the last starts")
+        until_s = self._clock.now_s() + delay_s
+        while (left_s := until_s - self._clock.now_s()) > 0 and not stop.is_set():
+            sdnotify.notify(STATUS=f"waiting {left_s:.0f} s after quick failures", EXTEND_TIMEOUT_USEC=str(15_000_000))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._clock.real_s(min(5.0, left_s))):
+                    await stop.wait()
+
+    async def run(self) -> None:
+        """All loops, until cancelled."""
+        if self._state.armed:
+            self._control.set_armed(armed=True)
+        sdnotify.notify(STATUS="trying each source once", EXTEND_TIMEOUT_USEC=str(30_000_000))
+        if self._config.pdu:
+            await self._pdus.configure(self._config)
+        await self._gpus.read_fast()
+        await self._control.turn()
+        sdnotify.notify(READY="1", STATUS=self._status_line())
+        log.info("ready", gpus=len(self._store.gpus), pdus=len(self._store.pdus), armed=self._control.armed)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(every(self._clock, self._progress["gpu"], self._gpus.read_fast), name="gpu")
+            group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
+            group.create_task(self._control.run(), name="control")
+            group.create_task(self._pdus.run(), name="pdus")
+            group.create_task(self._http.start(), name="http")
+            group.create_task(self._watchdog(), name="watchdog")
+
+    async def close(self) -> None:
+        """Release jobs first, then say goodbye to the helper (caps stay for the next agent), then close."""
+        sdnotify.notify(STOPPING="1")
+        self._job_actuator.release_all()
+        await self._caps.settle(1.0)
+        await self._link.goodbye()
+        await self._http.close()
+        await self._control_server.close()
+        await self._jobs.close()
+        await self._link.client.close()
+        await self._pdus.close()
+        await asyncio.to_thread(self._journal.close)
+        log.info("stopped")
+
+    def reload(self) -> None:
+        """Read the file again; on any mistake the present configuration stays in force (F69)."""
+        sdnotify.notify(RELOADING="1")
+        try:
+            config = load_config(self._config_path)
+        except ConfigError as error:
+            self._config_error = "; ".join(error.problems)
+            self._recorder.event(Event("config_reload_failed", None, f"kept the old configuration: {self._config_error}"))
+        else:
+            self._config_error = None
+            fixed = [
+                name
+                for name in ("node", "sampling", "http", "jobs", "journal")
+                if getattr(config, name) != getattr(self._config, name)
+            ]
+            text = f"[{'], ['.join(fixed)}] take effect at the next start" if fixed else "all of it is in force"
+            self._config = config
+            self._control.bounds = _bounds(config)
+            self._control.set_armed(armed=self._control.armed)
+            self._pdus.reconfigure(config)
+            self._recorder.event(Event("config_reloaded", None, text))
+        sdnotify.notify(READY="1", STATUS=self._status_line())
+
+    # What the parts ask of each other -----------------------------------------------------------------------------
+
+    def _pids_of(self, uuid: str) -> frozenset[int] | None:
+        gpu = self._store.gpus.get(uuid)
+        return frozenset(gpu.pids.value) if gpu is not None and isinstance(gpu.pids, Reading) else None
+
+    def _cap_now_w(self, uuid: str) -> float | None:
+        gpu = self._store.gpus.get(uuid)
+        return value_or_none(gpu.cap_w) if gpu is not None else None
+
+    def _turned(self) -> None:
+        """The control loop finished a turn: what holds now, what readers see."""
+        now_s = self._clock.now_s()
+        progress = self._progress["control"]
+        progress.tick_s = now_s - progress.turned_s
+        progress.turned_s = now_s
+        control = self._control
+        ledger = tuple(self._link.entries.values())
+        facts = Facts(
+            snapshot=control.snapshot,
+            limits=control.limits,
+            setpoints=control.setpoints,
+            armed=control.armed,
+            armed_since_s=control.armed_since_s,
+            expected_gpus=self._config.node.expected_gpus or 0,
+            ledger=ledger,
+            events=tuple(self._helper_events),
+            journal_problem=self._journal.problem or self._state.problem,
+            http_problem=self._http.problem,
+            config_problem=self._config_error,
+            stalled=self._stalled(now_s),
+            clock_stepped_at_s=control.clock_step_at_s,
+            clock_step_s=control.clock_step_s or 0.0,
+            wall_offset_s=self._clock.wall_s() - now_s,
+        )
+        problems = self._engine.evaluate(facts, now_s)
+        for change in self._engine.changes:
+            self._recorder.event(Event(f"{change.problem.code}_{change.what}", change.problem.uuid, change.problem.text))
+        self.node.publish(
+            View(
+                node_name=self._config.node.name,
+                now_s=now_s,
+                wall_s=self._clock.wall_s(),
+                started_s=self._started_s,
+                version=__version__,
+                snapshot=control.snapshot,
+                limits=control.limits,
+                setpoints=control.setpoints,
+                armed=control.armed,
+                armed_since_s=control.armed_since_s,
+                health=health_of(problems),
+                problems=tuple(problems),
+                ledger=ledger,
+                caps_since={uuid: own.since_s for uuid, own in self._caps.own.items()},
+                refusals={uuid: trouble.text for uuid, trouble in self._caps.trouble.items()},
+                loops=self._loops(),
+                expected_gpus=self._config.node.expected_gpus,
+                config_path=str(self._config_path),
+                config_error=self._config_error,
+                http_listen=self._config.http.listen,
+            )
+        )
+
+    def _loops(self) -> dict[str, LoopHealth]:
+        loops = {
+            name: LoopHealth(progress_s=p.turned_s, period_s=p.period_s, critical=p.critical)
+            for name, p in (self._progress | self._pdus.progress).items()
+        }
+        loops["jobs"] = LoopHealth(progress_s=self._jobs.progress_s, period_s=1.0, critical=False)
+        return loops
+
+    def _stalled(self, now_s: float) -> dict[str, float]:
+        return {
+            name: loop.progress_s
+            for name, loop in self._loops().items()
+            if now_s - loop.progress_s > max(STALL_PERIODS * loop.period_s, STALL_MIN_S)
+        }
+
+    def _status_line(self) -> str:
+        view = self.node.view()
+        mode = "armed" if view.armed else "disarmed"
+        return f"{view.health}, {mode}, {len(view.snapshot.gpus)} GPUs, ladder level {int(view.setpoints.level)}"
+
+    async def _watchdog(self) -> None:
+        """Feed systemd's watchdog while every critical loop makes progress; note that this start has lived."""
+        usec = int(os.environ.get("WATCHDOG_USEC", "0") or 0)
+        period_s = min(usec / 2e6, 5.0) if usec else 5.0
+        lived = False
+        said = ""
+        deadline_s = self._clock.now_s()
+        while True:
+            deadline_s = max(deadline_s + period_s, self._clock.now_s())
+            await self._clock.sleep_until(deadline_s)
+            now_s = self._clock.now_s()
+            stalled = [name for name in self._stalled(now_s) if name in self._progress and self._progress[name].critical]
+            line = self._status_line() if not stalled else f"stalled: {', '.join(stalled)}"
+            if stalled:
+                log.error("loop_stalled", loops=",".join(stalled))
+                sdnotify.notify(STATUS=line)
+            elif line != said:
+                sdnotify.notify(WATCHDOG="1", STATUS=line)
+            else:
+                sdnotify.notify(WATCHDOG="1")
+            said = line
+            if not lived and now_s - self._started_s > LIVED_S:
+                lived = True
+                self._state.lived()
+
+
+def _bounds(config: Config) -> NodeLimits:
+    return NodeLimits(
+        target_margin_c=config.limits.target_margin_c,
+        node_power_w=config.limits.node_power_w,
+        failsafe_w=config.limits.failsafe_w,
+        outlets={pdu.name: pdu.limit_w for pdu in config.pdu if pdu.limit_w is not None},
+    )

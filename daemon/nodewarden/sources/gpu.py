@@ -1,0 +1,203 @@
+"""GPU readings: asks the helper, checks plausibility, keeps health per GPU, writes into the store.
+
+One sweep costs one request; each GPU answers for itself, so a hung or lost one costs only its own readings. Identity is
+the uuid. A value outside what the physics allows is dropped and counted, the reading before it ages.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from nodewarden.clock import Clock
+from nodewarden.gpuhelper import wire
+from nodewarden.gpuhelper.link import HelperLink
+from nodewarden.model.events import Event
+from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.snapshot import SLOW_REASONS, GpuBoard, GpuHealth, GpuSnapshot, LinkState, Number
+from nodewarden.policy.plausibility import accept
+from nodewarden.store import SnapshotStore, SourceRecord
+
+# Fields of GpuSnapshot that the fast set fills, by the names the helper uses.
+FAST_FIELDS = (
+    "junction_c",
+    "hbm_c",
+    "margin_c",
+    "power_w",
+    "power_instant_w",
+    "energy_j",
+    "cap_w",
+    "enforced_w",
+    "utilisation",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "sm_clock_hz",
+    "memory_clock_hz",
+)
+# Reasons that mean "this board or this process has no such quantity", not "it stopped answering".
+ABSENT_REASONS = frozenset({"not_supported", "no_permission", "deprecated", "not_in_driver"})
+
+
+class GpuSource:
+    """Both sampling sets of all GPUs.
+
+    Args:
+        link: the connection to the helper.
+        store: where readings go.
+        fast_period_s, slow_period_s: how often the sets are read; stale is max(3 periods, 3 s).
+        on_event: told when a GPU is lost, hangs or is back.
+    """
+
+    def __init__(
+        self,
+        link: HelperLink,
+        store: SnapshotStore,
+        clock: Clock,
+        *,
+        fast_period_s: float,
+        slow_period_s: float,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._link = link
+        self._store = store
+        self._clock = clock
+        self._fast_deadline_s = min(0.8 * fast_period_s, 0.8)
+        self._fast_stale_s = max(3 * fast_period_s, 3.0)
+        self._slow_stale_s = max(3 * slow_period_s, 3.0)
+        self._on_event = on_event
+
+    async def read_fast(self) -> None:
+        """One sweep of the fast set. Never raises for a sick GPU or helper."""
+        began_s = self._clock.now_s()
+        ready = await self._link.keep()
+        self._store.helper = self._link.status
+        if not ready:
+            self._nothing_answers(f"helper_{self._link.status.state}")
+        else:
+            uuids = self._known()
+            replies = await self._link.client.read_fast(uuids, self._fast_deadline_s)
+            for uuid in uuids:
+                self._take_fast(uuid, replies.get(uuid), began_s)
+            if any(self._store.gpus[uuid].board.max_w is None for uuid in uuids):
+                await self.read_slow()
+        self._store.gpus_swept()
+
+    async def read_slow(self) -> None:
+        """One sweep of the slow set: board limits, NVLink, processes."""
+        if not self._link.adopted:
+            return
+        began_s = self._clock.now_s()
+        uuids = [uuid for uuid in self._known() if self._store.gpus[uuid].health == "ok"]
+        replies = await self._link.client.read_slow(uuids, 2.0)
+        for uuid in uuids:
+            self._take_slow(uuid, replies.get(uuid), began_s)
+
+    def _known(self) -> list[str]:
+        """GPUs that the helper names; one that it no longer names is lost. New ones get a place in the store."""
+        gpus = self._store.gpus
+        for uuid, identity in self._link.identities.items():
+            old = gpus.get(uuid) or GpuSnapshot(uuid=uuid, health_since_s=self._clock.now_s())
+            gpus[uuid] = msgspec.structs.replace(
+                old, index=identity.index, model=identity.model, pci_bus_id=identity.pci_bus_id
+            )
+        for uuid in gpus.keys() - self._link.identities.keys():
+            self._lose(uuid, "lost", "the driver no longer lists it")
+        return list(self._link.identities)
+
+    def _record(self, uuid: str) -> SourceRecord:
+        return self._store.record(f"gpu/{uuid}", self._fast_stale_s)
+
+    def _take_fast(self, uuid: str, reply: wire.FastReply | wire.ErrorReply | None, began_s: float) -> None:
+        now_s = self._clock.now_s()
+        record = self._record(uuid)
+        if isinstance(reply, wire.FastReply):
+            record.succeeded(now_s, now_s - began_s)
+            self._link.note_events(reply.events)
+            self._store.gpus[uuid] = self._merged(self._store.gpus[uuid], reply, record)
+            self._set_health(uuid, "ok", "answers again")
+        elif isinstance(reply, wire.ErrorReply) and reply.code == "lost":
+            record.failed(now_s, "lost", reply.text)
+            self._lose(uuid, "lost", reply.text)
+        else:
+            reason = "timeout" if reply is None or reply.code == "busy" else reply.code
+            record.failed(now_s, reason, "" if reply is None else reply.text)
+            if now_s - (record.last_success_s or record.since_s) > self._fast_stale_s:
+                self._set_health(uuid, "unresponsive", "the driver does not answer for it")
+
+    def _merged(self, old: GpuSnapshot, reply: wire.FastReply, record: SourceRecord) -> GpuSnapshot:
+        taken_at_s = reply.taken_at_s
+        fields: dict[str, Number] = {
+            name: _quantity(name, reply.values.get(name), getattr(old, name), taken_at_s, record)
+            for name in FAST_FIELDS
+        }
+        slow: Reading[tuple[str, ...]] | Absent | Failed
+        if reply.slow_bits is None:
+            slow = Absent(reply.slow_reason or "not_supported")
+        else:
+            bits = reply.slow_bits
+            slow = Reading(tuple(name for n, name in enumerate(SLOW_REASONS) if bits >> n & 1), taken_at_s)
+        slow_s = {
+            name: _quantity("slow_s", value, old.slow_s.get(name, Absent()), taken_at_s, record)
+            for name, value in reply.slow_s.items()
+        }
+        return msgspec.structs.replace(old, slow=slow, slow_s=slow_s, **fields)
+
+    def _take_slow(self, uuid: str, reply: wire.SlowReply | wire.ErrorReply | None, began_s: float) -> None:
+        now_s = self._clock.now_s()
+        record = self._store.record(f"gpu_slow/{uuid}", self._slow_stale_s)
+        if not isinstance(reply, wire.SlowReply):
+            record.failed(now_s, "timeout" if reply is None else reply.code)
+            return
+        record.succeeded(now_s, now_s - began_s)
+        pids = Absent(reply.pids_reason or "not_supported") if reply.pids is None else Reading(
+            tuple(reply.pids), reply.taken_at_s
+        )
+        self._store.gpus[uuid] = msgspec.structs.replace(
+            self._store.gpus[uuid],
+            board=msgspec.convert(msgspec.to_builtins(reply.board), GpuBoard),
+            links=tuple(LinkState(link.link, link.active, link.tx_bytes, link.rx_bytes) for link in reply.links),
+            links_taken_at_s=reply.taken_at_s if reply.links else None,
+            pids=pids,
+        )
+
+    def _set_health(self, uuid: str, health: GpuHealth, why: str) -> None:
+        old = self._store.gpus[uuid]
+        if old.health == health:
+            return
+        self._store.gpus[uuid] = msgspec.structs.replace(old, health=health, health_since_s=self._clock.now_s())
+        name = f"GPU {old.index}" if old.index is not None else uuid
+        code = {"ok": "gpu_back", "lost": "gpu_lost", "unresponsive": "gpu_unresponsive", "absent": "gpu_lost"}[health]
+        self._on_event(Event(code, uuid, f"{name} ({old.pci_bus_id or uuid}) is {health}: {why}"))
+
+    def _lose(self, uuid: str, reason: str, why: str) -> None:
+        """A lost GPU keeps its place, without readings."""
+        old = self._store.gpus[uuid]
+        if old.health != "lost":
+            gone = Failed(reason, self._clock.now_s())
+            empty = dict.fromkeys((*FAST_FIELDS, "slow", "pids"), gone)
+            self._store.gpus[uuid] = msgspec.structs.replace(old, links=(), links_taken_at_s=None, slow_s={}, **empty)
+            self._set_health(uuid, "lost", why)
+
+    def _nothing_answers(self, reason: str) -> None:
+        now_s = self._clock.now_s()
+        for uuid, gpu in self._store.gpus.items():
+            record = self._record(uuid)
+            record.failed(now_s, reason, self._link.status.text)
+            if gpu.health == "ok" and now_s - (record.last_success_s or record.since_s) > self._fast_stale_s:
+                self._set_health(uuid, "unresponsive", self._link.status.text or reason)
+
+
+def _quantity(
+    name: str, value: wire.Value | None, old: Number, taken_at_s: float, record: SourceRecord
+) -> Number:
+    """One value of the wire as a quantity: a reading, or why there is none."""
+    if value is None:
+        return Absent("not_supported")
+    if value.value is not None:
+        if accept(name, value.value):
+            return Reading(value.value, taken_at_s)
+        record.reject(name)
+        return old if isinstance(old, Reading | Failed) else Failed("implausible", taken_at_s)
+    reason = value.reason or "error"
+    if reason in ABSENT_REASONS:
+        return Absent(reason)
+    return old if isinstance(old, Failed) and old.reason == reason else Failed(reason, taken_at_s)

@@ -1,0 +1,125 @@
+"""The few facts that outlive the agent: armed or not, and how often it has started lately. One small JSON file.
+
+Written as a temporary file, fsync, rename, directory fsync; the copy before is kept. A damaged file is moved aside and
+means "disarmed": nothing is written to hardware on the word of a broken file (F70).
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from nodewarden.errors import AlreadyRunningError
+
+log = structlog.get_logger("nodewarden.state")
+
+QUICK_START_S = 60.0  # an agent that lived shorter than this counts as failed
+DELAY_MAX_S = 60.0
+FREE_STARTS = 3
+
+
+class _State(msgspec.Struct, kw_only=True):
+    armed: bool = False
+    starts: int = 0  # starts in a row that did not live QUICK_START_S
+    started_wall_s: float = 0.0
+
+
+class StateFile:
+    """`state.json` in the state directory, and the lock that makes this the only agent on it.
+
+    Attributes:
+        armed: as last persisted.
+        problem: why the last write failed, None = it did not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "state.json"
+        self.problem: str | None = None
+        self._lock_fd: int | None = None
+        self._state = _State()
+
+    @property
+    def armed(self) -> bool:
+        """Whether automatic setpoints reach the hardware."""
+        return self._state.armed
+
+    def lock(self) -> None:
+        """Become the only agent on this directory; the kernel frees the lock when the process ends.
+
+        Raises:
+            AlreadyRunningError: another agent holds it.
+            OSError: the directory cannot be made or written.
+        """
+        self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with contextlib.suppress(ValueError):
+                holder = int(os.pread(fd, 32, 0).strip() or b"0")
+                os.close(fd)
+                raise AlreadyRunningError(
+                    f"another nodewarden (pid {holder}) uses {self.folder}; stop it, or give this one its own --state-dir",
+                    holder,
+                ) from None
+            raise
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._lock_fd = fd
+
+    def read(self) -> None:
+        """Load what was persisted; a missing file is a fresh start, a broken one is moved aside."""
+        try:
+            self._state = msgspec.json.decode(self.path.read_bytes(), type=_State)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError) as error:
+            aside = self.path.with_name(f"state.json.damaged-{time.time_ns()}")
+            with contextlib.suppress(OSError):
+                self.path.rename(aside)
+            log.warning("state_damaged", path=str(self.path), moved_to=str(aside), reason=str(error))
+
+    def count_start(self) -> float:
+        """Count this start; how many seconds to wait before devices are opened (grows with quick failures, <= 60)."""
+        lived_s = time.time() - self._state.started_wall_s
+        quick = 0 <= lived_s < QUICK_START_S + DELAY_MAX_S
+        self._state.starts = self._state.starts + 1 if quick else 1
+        self._state.started_wall_s = time.time()
+        self._save()
+        late = self._state.starts - FREE_STARTS
+        return 0.0 if late <= 0 else min(DELAY_MAX_S, 2.0**late)
+
+    def lived(self) -> None:
+        """This agent has run well, or ends in order: the next start is the first again."""
+        if self._state.starts:
+            self._state.starts = 0
+            self._save()
+
+    def write(self, *, armed: bool) -> None:
+        """Persist whether the agent is armed."""
+        self._state.armed = armed
+        self._save()
+
+    def _save(self) -> None:
+        temporary = self.path.with_suffix(".new")
+        try:
+            with temporary.open("wb") as file:
+                file.write(msgspec.json.encode(self._state))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self.path)
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            self.problem = f"{self.path}: {error}"
+            log.warning("state_not_written", reason=self.problem)
+        else:
+            self.problem = None
