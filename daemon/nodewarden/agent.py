@@ -83,10 +83,10 @@ def main(argv: list[str] | None = None, *, clock: Clock | None = None) -> int:
         state.read()
         return asyncio.run(_serve(config, config_path, runtime_dir, state, args.helper, clock or BootClock()))
     except AlreadyRunningError as error:
-        log.error("already_running", detail=str(error))  # noqa: TRY400 - the traceback tells nothing
+        log.error("already_running", detail=str(error))
         return EX_TEMPFAIL
     except (NodewardenError, OSError) as error:
-        log.error("start_failed", detail=str(error))  # noqa: TRY400
+        log.error("start_failed", detail=str(error))
         return EX_SOFTWARE
 
 

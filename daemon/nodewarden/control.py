@@ -130,7 +130,11 @@ class ControlLoop:
             return
         self._adoptions = self._link.adoptions
         for entry in self._link.entries.values():
-            if entry.cause in {Cause.MANUAL, Cause.LEASE} and entry.protects == "none" and entry.uuid not in self.manual:
+            if (
+                entry.cause in {Cause.MANUAL, Cause.LEASE}
+                and entry.protects == "none"
+                and entry.uuid not in self.manual
+            ):
                 self.manual[entry.uuid] = ManualCap(w=entry.w, expires_s=entry.expires_at_s)
 
     def _limits(self, snapshot: NodeSnapshot, now_s: float) -> Limits:

@@ -298,7 +298,5 @@ class Recorder:
 
     def _append(self, kind: Kind, code: str, uuid: str | None, text: str, data: dict[str, Any]) -> None:
         self._journal.append(
-            Entry(
-                wall_s=self._wall_s(), boot_s=self._now_s(), kind=kind, code=code, uuid=uuid, text=text, data=data
-            )
+            Entry(wall_s=self._wall_s(), boot_s=self._now_s(), kind=kind, code=code, uuid=uuid, text=text, data=data)
         )

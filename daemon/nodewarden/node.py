@@ -169,7 +169,9 @@ class AgentNode:
         known = [found.id for found in self._jobs.jobs() if found.state != "lost"]
         asked = known if job == "all" else [name for name in known if name == job]
         if not asked:
-            raise RefusedError(f"no job {job!r} here; known: {', '.join(known) or 'none'} (nodectl jobs)", "unknown_job")
+            raise RefusedError(
+                f"no job {job!r} here; known: {', '.join(known) or 'none'} (nodectl jobs)", "unknown_job"
+            )
         return asked
 
     def _act(self, verb: str, text: str, who: Who, **data: Any) -> None:

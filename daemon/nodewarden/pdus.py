@@ -34,9 +34,7 @@ class PduLoops:
         progress: of each loop, by "pdu/NAME".
     """
 
-    def __init__(
-        self, store: SnapshotStore, clock: Clock, node_name: str, on_event: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, store: SnapshotStore, clock: Clock, node_name: str, on_event: Callable[[Event], None]) -> None:
         self._store = store
         self._clock = clock
         self._node_name = node_name
@@ -126,7 +124,9 @@ class PduLoops:
             await self._poll(name, source)
 
         offset_s = spread_offset_s(self._node_name, name, period_s)
-        self._tasks[name] = asyncio.create_task(every(self._clock, progress, tick, offset_s=offset_s), name=f"pdu {name}")
+        self._tasks[name] = asyncio.create_task(
+            every(self._clock, progress, tick, offset_s=offset_s), name=f"pdu {name}"
+        )
 
     async def _poll(self, name: str, source: PduSource) -> None:
         assert self._sampling is not None
@@ -151,7 +151,7 @@ class PduLoops:
 
 
 def _silent(before: PduSnapshot, reason: str, now_s: float, *, is_stale: bool) -> PduSnapshot:
-    """A PDU that did not answer. Once stale its readings are gone, but the outlets' sum stays and ages for the policy."""
+    """A PDU that did not answer. Once stale its readings go, but the outlets' sum stays and ages for the policy."""
     since_s = now_s if before.up else before.since_s
     silent = msgspec.structs.replace(before, up=False, since_s=since_s, reason=reason)
     if not is_stale:

@@ -7,6 +7,7 @@ from collections import deque
 from pathlib import Path
 
 import structlog
+from nodewarden_exporters.prometheus import Renderer
 
 from nodewarden import __version__, paths, sdnotify
 from nodewarden.actuators.job import JobActuator
@@ -17,7 +18,7 @@ from nodewarden.api.view import LoopHealth, View
 from nodewarden.clock import Clock
 from nodewarden.config import Config, load_config
 from nodewarden.control import ControlLoop, NodeLimits
-from nodewarden.errors import ConfigError
+from nodewarden.errors import AlreadyRunningError, ConfigError
 from nodewarden.gpuhelper.client import HelperClient
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.gpuhelper.wire import HelperEvent
@@ -33,13 +34,13 @@ from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
 from nodewarden_alerts.conditions import Facts
 from nodewarden_alerts.engine import ConditionEngine, health_of
-from nodewarden_exporters.prometheus import Renderer
 
 log = structlog.get_logger("nodewarden.agent")
 
 STALL_PERIODS = 5
 STALL_MIN_S = 5.0
 LIVED_S = 300.0
+BUSY_GRACE_S = 3.0
 
 
 def prepare_folders(runtime_dir: Path) -> None:
@@ -51,9 +52,7 @@ def prepare_folders(runtime_dir: Path) -> None:
 class Agent:
     """Everything that runs, built once."""
 
-    def __init__(
-        self, config: Config, config_path: Path, runtime_dir: Path, state: StateFile, clock: Clock
-    ) -> None:
+    def __init__(self, config: Config, config_path: Path, runtime_dir: Path, state: StateFile, clock: Clock) -> None:
         self._config = config
         self._config_path = config_path
         self._state = state
@@ -147,7 +146,7 @@ class Agent:
         sdnotify.notify(STATUS="trying each source once", EXTEND_TIMEOUT_USEC=str(30_000_000))
         if self._config.pdu:
             await self._pdus.configure(self._config)
-        await self._gpus.read_fast()
+        await self._first_sweep()
         await self._control.turn()
         sdnotify.notify(READY="1", STATUS=self._status_line())
         log.info("ready", gpus=len(self._store.gpus), pdus=len(self._store.pdus), armed=self._control.armed)
@@ -158,6 +157,21 @@ class Agent:
             group.create_task(self._pdus.run(), name="pdus")
             group.create_task(self._http.start(), name="http")
             group.create_task(self._watchdog(), name="watchdog")
+
+    async def _first_sweep(self) -> None:
+        """Read the GPUs once. A helper that serves another agent gets a moment to notice that it is gone.
+
+        Raises:
+            AlreadyRunningError: the other agent is still there.
+        """
+        until_s = self._clock.now_s() + BUSY_GRACE_S
+        while True:
+            await self._gpus.read_fast()
+            if self._store.helper.state != "busy":
+                return
+            if self._clock.now_s() > until_s:
+                raise AlreadyRunningError(f"the GPU helper serves another agent: {self._store.helper.text}")
+            await self._clock.sleep_until(self._clock.now_s() + 0.2)
 
     async def close(self) -> None:
         """Release jobs first, then say goodbye to the helper (caps stay for the next agent), then close."""
@@ -180,7 +194,9 @@ class Agent:
             config = load_config(self._config_path)
         except ConfigError as error:
             self._config_error = "; ".join(error.problems)
-            self._recorder.event(Event("config_reload_failed", None, f"kept the old configuration: {self._config_error}"))
+            self._recorder.event(
+                Event("config_reload_failed", None, f"kept the old configuration: {self._config_error}")
+            )
         else:
             self._config_error = None
             fixed = [
@@ -233,7 +249,9 @@ class Agent:
         )
         problems = self._engine.evaluate(facts, now_s)
         for change in self._engine.changes:
-            self._recorder.event(Event(f"{change.problem.code}_{change.what}", change.problem.uuid, change.problem.text))
+            self._recorder.event(
+                Event(f"{change.problem.code}_{change.what}", change.problem.uuid, change.problem.text)
+            )
         self.node.publish(
             View(
                 node_name=self._config.node.name,
@@ -290,7 +308,9 @@ class Agent:
             deadline_s = max(deadline_s + period_s, self._clock.now_s())
             await self._clock.sleep_until(deadline_s)
             now_s = self._clock.now_s()
-            stalled = [name for name in self._stalled(now_s) if name in self._progress and self._progress[name].critical]
+            stalled = [
+                name for name in self._stalled(now_s) if name in self._progress and self._progress[name].critical
+            ]
             line = self._status_line() if not stalled else f"stalled: {', '.join(stalled)}"
             if stalled:
                 log.error("loop_stalled", loops=",".join(stalled))

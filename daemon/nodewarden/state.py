@@ -64,7 +64,8 @@ class StateFile:
                 holder = int(os.pread(fd, 32, 0).strip() or b"0")
                 os.close(fd)
                 raise AlreadyRunningError(
-                    f"another nodewarden (pid {holder}) uses {self.folder}; stop it, or give this one its own --state-dir",
+                    f"another nodewarden (pid {holder}) uses {self.folder}; "
+                    "stop it, or give this one its own --state-dir",
                     holder,
                 ) from None
             raise

@@ -20,9 +20,7 @@ RENEW_S = 5.0
 class JobControl(Protocol):
     """What this actuator needs of the job server."""
 
-    def throttle(
-        self, duty: float, *, ttl_s: float, cause: str, gpu: str | None, job: str | None = None
-    ) -> list[str]:
+    def throttle(self, duty: float, *, ttl_s: float, cause: str, gpu: str | None, job: str | None = None) -> list[str]:
         """Ask for a duty cycle (1.0 = release); the job ids asked."""
         ...
 

@@ -7,6 +7,7 @@ task of its own, so a hung write delays nobody. Refusals for lack of rights are 
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 import structlog
@@ -116,7 +117,7 @@ class PowerCapActuator:
             if self._due(uuid, wanted, is_hot=hot(uuid)):
                 task = asyncio.create_task(self._write(uuid, wanted), name=f"cap {uuid}")
                 self.writing[uuid] = task
-                task.add_done_callback(lambda _, uuid=uuid: self.writing.pop(uuid, None))
+                task.add_done_callback(partial(self._written, uuid))
 
     async def settle(self, within_s: float = 2.0) -> None:
         """Wait for the writes under way, at most `within_s`."""
@@ -150,6 +151,9 @@ class PowerCapActuator:
             )
             or (wanted.protects == Protects.NONE and now_s - own.written_s >= RENEW_S)
         )
+
+    def _written(self, uuid: str, _task: asyncio.Task[None]) -> None:
+        self.writing.pop(uuid, None)
 
     async def _write(self, uuid: str, wanted: CapSetpoint) -> None:
         try:

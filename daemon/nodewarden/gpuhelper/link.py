@@ -5,6 +5,7 @@ has a deadline, and while a helper does not answer the link only says so.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 
 import structlog
@@ -71,8 +72,10 @@ class HelperLink:
             except HelperGoneError as error:
                 self._lost("missing", str(error))
             except HelperError as error:
-                states: dict[str, HelperState] = {"foreign": "foreign", "timeout": "unresponsive"}
-                self._lost(states.get(error.code, "busy"), str(error))
+                # "foreign" from connect is another user's helper, from hello it is another agent's.
+                ours = self.client.uid in {0, os.geteuid()}
+                states: dict[str, HelperState] = {"timeout": "unresponsive", "foreign": "busy" if ours else "foreign"}
+                self._lost(states.get(error.code, "unresponsive"), str(error))
             return self.adopted
 
     async def goodbye(self) -> None:

@@ -148,8 +148,10 @@ class GpuSource:
             record.failed(now_s, "timeout" if reply is None else reply.code)
             return
         record.succeeded(now_s, now_s - began_s)
-        pids = Absent(reply.pids_reason or "not_supported") if reply.pids is None else Reading(
-            tuple(reply.pids), reply.taken_at_s
+        pids = (
+            Absent(reply.pids_reason or "not_supported")
+            if reply.pids is None
+            else Reading(tuple(reply.pids), reply.taken_at_s)
         )
         self._store.gpus[uuid] = msgspec.structs.replace(
             self._store.gpus[uuid],
@@ -186,9 +188,7 @@ class GpuSource:
                 self._set_health(uuid, "unresponsive", self._link.status.text or reason)
 
 
-def _quantity(
-    name: str, value: wire.Value | None, old: Number, taken_at_s: float, record: SourceRecord
-) -> Number:
+def _quantity(name: str, value: wire.Value | None, old: Number, taken_at_s: float, record: SourceRecord) -> Number:
     """One value of the wire as a quantity: a reading, or why there is none."""
     if value is None:
         return Absent("not_supported")
