@@ -1,0 +1,153 @@
+"""A whole node for tests: stand-in GPUs, the real agent with its real helper, and a small plant that heats the stand-in."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from standin.standin import Gpu, Standin
+from support.ports import free_port
+from support.processes import Program
+from support.wait import wait_for
+
+BIN = Path(sys.executable).parent
+
+
+class Heat(threading.Thread):
+    """Heats each board from its power: first order, `inlet_c + r_k_per_w * power`, time constant `tau_s`."""
+
+    def __init__(self, gpus: Sequence[Gpu], *, demand_w: float = 650.0, tau_s: float = 20.0) -> None:
+        super().__init__(name="heat", daemon=True)
+        self.gpus = gpus
+        self.inlet_c = 28.0
+        self.tau_s = tau_s
+        self.demand_w = [demand_w] * len(gpus)
+        self.r_k_per_w = [0.065] * len(gpus)
+        self.junction_c = [self.inlet_c + 0.065 * demand_w] * len(gpus)
+        self.hottest_c = [0.0] * len(gpus)
+        self._stop_now = threading.Event()
+
+    def run(self) -> None:
+        before_s = time.monotonic()
+        while not self._stop_now.wait(0.05):
+            now_s = time.monotonic()
+            for n, gpu in enumerate(self.gpus):
+                power_w = min(self.demand_w[n], gpu.enforced_w)
+                steady_c = self.inlet_c + self.r_k_per_w[n] * power_w
+                self.junction_c[n] += (steady_c - self.junction_c[n]) * min(1.0, (now_s - before_s) / self.tau_s)
+                self.hottest_c[n] = max(self.hottest_c[n], self.junction_c[n])
+                gpu.junction_c = round(self.junction_c[n])
+                gpu.hbm_c = round(self.junction_c[n]) + 4
+            before_s = now_s
+
+    def stop(self) -> None:
+        self._stop_now.set()
+        self.join()
+
+
+class TestNode:
+    """One node in a short temporary folder. `start_agent` runs `nodewarden` with the helper it spawns."""
+
+    __test__ = False
+
+    def __init__(self, kinds: Sequence[str] = ("h100",) * 8, *, config: str = "", name: str = "node-a") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="nw-"))
+        self.runtime = self.folder / "run"
+        self.state = self.folder / "state"
+        self.config = self.folder / "nodewarden.toml"
+        self.standin = Standin(self.folder, kinds)
+        self.port = free_port()
+        self.write_config(config, name)
+        for gpu in self.standin.gpus:
+            gpu.power_w = 650.0
+            gpu.utilisation_pct = 99
+            gpu.junction_c, gpu.hbm_c, gpu.sm_mhz = 70, 74, 1900
+        self.agent: Program | None = None
+        self.programs: list[Program] = []
+
+    def write_config(self, extra: str, name: str = "node-a") -> None:
+        head = f'[node]\nname = "{name}"\nexpected_gpus = {len(self.standin.gpus)}\n[http]\nlisten = "127.0.0.1:{self.port}"\n'
+        self.config.write_text(head + extra)
+
+    def env(self) -> dict[str, str | None]:
+        return {
+            **self.standin.env(),
+            "NODEWARDEN_RUNTIME_DIR": str(self.runtime),
+            "NODEWARDEN_STATE_DIR": str(self.state),
+            "NODEWARDEN_LOCK_DIR": str(self.folder / "lock"),
+            "NODEWARDEN_CONFIG": str(self.config),
+            "NOTIFY_SOCKET": None,
+            "INVOCATION_ID": None,
+        }
+
+    def start_agent(self, *arguments: str, ready: bool = True) -> Program:
+        program = Program([BIN / "nodewarden", *arguments], env=self.env())
+        self.programs.append(program)
+        self.agent = program
+        if ready:
+            program.wait_for_output("ready gpus=", 30)
+        return program
+
+    def nodectl(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **{k: v for k, v in self.env().items() if v is not None}}
+        done = subprocess.run(
+            [BIN / "nodectl", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        if check is not None and done.returncode != check:
+            log = self.agent.output[-4000:] if self.agent is not None else ""
+            raise AssertionError(f"{done.args} -> {done.returncode}\n{done.stdout}\n{done.stderr}\n--- agent\n{log}")
+        return done
+
+    def json(self, *arguments: str, check: int | None = None) -> Any:
+        done = self.nodectl(*arguments, "--json", check=check)
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    def status(self) -> dict[str, Any]:
+        return self.json("status")
+
+    def page(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:  # noqa: S310
+            return answer.read().decode()
+
+    def helper_pid(self) -> int:
+        """The pid of the helper that owns gpu.sock, from its lock file."""
+        return wait_for(self._helper_pid, 10, "the helper's pid")
+
+    def _helper_pid(self) -> int | None:
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                try:
+                    command = (process / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if b"gpuhelper.main" in command and str(self.runtime).encode() in command:
+                    return int(process.name)
+        return None
+
+    def close(self) -> None:
+        for program in reversed(self.programs):
+            program.stop(10)
+        pid = self._helper_pid()
+        if pid is not None:
+            self.standin.clear()
+            os.kill(pid, 15)
+            wait_for(lambda: self._helper_pid() is None, 15, "the helper to end")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        output = [program.output[-6000:] for program in self.programs]
+        self.close()
+        if error is not None:
+            for text in output:
+                error.add_note(f"--- agent\n{text}")
