@@ -136,9 +136,9 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class JobsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[jobs]`. verify "gpu-process": a session's votes count only with a compute process on its GPU; "off": always."""
+    """`[jobs]`. verify "gpu-process": a session's votes count only with a compute process on its GPU; "none": always."""
 
-    verify: Literal["gpu-process", "off"] = "gpu-process"
+    verify: Literal["gpu-process", "none"] = "gpu-process"
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

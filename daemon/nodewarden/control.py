@@ -118,7 +118,7 @@ class ControlLoop:
         self._caps.apply(setpoints.caps, armed=self.armed, hot=self._is_hot)
         self._job.apply(
             setpoints.job,
-            tuple(job.id for job in snapshot.jobs if job.state != "lost"),
+            snapshot.jobs,
             armed=self.armed,
             stuck_duty=self._stuck_duty(setpoints),
         )

@@ -84,7 +84,7 @@ class PduLoops:
         """Close the SNMP engine."""
         await self._end_loops()
         if self._engine is not None:
-            self._engine.close()
+            await self._engine.close()
             self._engine = None
 
     async def _end_loops(self) -> None:

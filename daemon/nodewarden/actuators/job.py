@@ -4,14 +4,17 @@ Armed: the policy's duty and requests go out. Disarmed: only what a person asked
 written is replaced by a duty in the same proportion, since a job needs no driver to slow down.
 """
 
+import contextlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from nodewarden.clock import Clock
+from nodewarden.errors import RefusedError
 from nodewarden.model.events import Event
 from nodewarden.model.setpoints import JobSetpoint
+from nodewarden.model.snapshot import JobSnapshot
 
 TTL_S = 15.0  # a dead agent frees the job after this
 RENEW_S = 5.0
@@ -21,11 +24,11 @@ class JobControl(Protocol):
     """What this actuator needs of the job server."""
 
     def throttle(self, duty: float, *, ttl_s: float, cause: str, gpu: str | None, job: str | None = None) -> list[str]:
-        """Ask for a duty cycle (1.0 = release); the job ids asked."""
+        """Ask for a duty cycle (1.0 = release); the job ids asked. RefusedError when the named job cannot."""
         ...
 
     def request_checkpoint(
-        self, *, deadline_s: float, cause: str, job: str | None = None, then: str = "continue"
+        self, *, deadline_s: float, cause: str, job: str | None = None, then: Literal["continue", "stop"] = "continue"
     ) -> list[str]:
         """Ask for a checkpoint; the request ids."""
         ...
@@ -55,7 +58,7 @@ class JobActuator:
         self._asked_s: dict[str, float] = {}
         self._checkpoint_wanted = False
 
-    def apply(self, setpoint: JobSetpoint, job_ids: tuple[str, ...], *, armed: bool, stuck_duty: float) -> None:
+    def apply(self, setpoint: JobSetpoint, jobs: tuple[JobSnapshot, ...], *, armed: bool, stuck_duty: float) -> None:
         """Send what has changed or is due for renewal. `stuck_duty` stands in for caps that cannot be written."""
         now_s = self._clock.now_s()
         for job, manual in list(self.manual.items()):
@@ -63,22 +66,24 @@ class JobActuator:
                 del self.manual[job]
                 self._on_event(Event("throttle_expired", None, f"manual throttle of job {job} has ended"))
         automatic = min(setpoint.duty, stuck_duty) if armed else 1.0
-        for job in job_ids:
+        present = [job.id for job in jobs if job.state != "lost"]
+        for job in (job.id for job in jobs if job.state != "lost" and "throttle" in job.capabilities):
             manual_duty = self.manual[job].duty if job in self.manual else 1.0
             self._throttle(job, min(automatic, manual_duty), setpoint, now_s)
-        for job in self.duty.keys() - set(job_ids):
+        for job in self.duty.keys() - set(present):
             self.duty.pop(job)
         wanted = armed and setpoint.request == "checkpoint"
-        if wanted and not self._checkpoint_wanted and job_ids:
+        if wanted and not self._checkpoint_wanted and present:
             self._jobs.request_checkpoint(deadline_s=setpoint.deadline_s or 60.0, cause=str(setpoint.cause))
-        self._checkpoint_wanted = wanted and bool(job_ids)
+        self._checkpoint_wanted = wanted and bool(present)
 
     def release_all(self) -> None:
         """End every throttle: the agent is stopping (F67)."""
         self.manual.clear()
-        if self.duty:
-            self._jobs.throttle(1.0, ttl_s=TTL_S, cause="stopping", gpu=None)
-            self.duty.clear()
+        for job in self.duty:
+            with contextlib.suppress(RefusedError):  # it has just left
+                self._jobs.throttle(1.0, ttl_s=TTL_S, cause="stopping", gpu=None, job=job)
+        self.duty.clear()
 
     def _throttle(self, job: str, duty: float, setpoint: JobSetpoint, now_s: float) -> None:
         before = self.duty.get(job, 1.0)
@@ -87,8 +92,12 @@ class JobActuator:
         if abs(duty - before) < 0.005 and now_s - self._asked_s.get(job, 0.0) < RENEW_S:
             return
         cause = "manual" if job in self.manual and self.manual[job].duty <= duty else str(setpoint.cause)
-        self._jobs.throttle(duty, ttl_s=TTL_S, cause=cause, gpu=setpoint.gpu, job=job)
         self._asked_s[job] = now_s
+        try:
+            self._jobs.throttle(duty, ttl_s=TTL_S, cause=cause, gpu=setpoint.gpu, job=job)
+        except RefusedError as error:
+            self._on_event(Event("throttle_refused", None, str(error)))
+            return
         if duty >= 1.0:
             self.duty.pop(job, None)
             self._on_event(Event("job_released", None, f"job {job} runs at full duty again"))
