@@ -125,7 +125,8 @@ class ControlLoop:
         self._on_turn()
 
     def _adopt(self) -> None:
-        """A fresh adoption brings back manual caps that outlived the agent before."""
+        """Take over the ledger; a fresh adoption brings back manual caps that outlived the agent before."""
+        self._caps.sync()
         if self._link.adoptions == self._adoptions:
             return
         self._adoptions = self._link.adoptions

@@ -7,7 +7,6 @@ from collections import deque
 from pathlib import Path
 
 import structlog
-from nodewarden_exporters.prometheus import Renderer
 
 from nodewarden import __version__, paths, sdnotify
 from nodewarden.actuators.job import JobActuator
@@ -34,6 +33,7 @@ from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
 from nodewarden_alerts.conditions import Facts
 from nodewarden_alerts.engine import ConditionEngine, health_of
+from nodewarden_exporters.prometheus import Renderer
 
 log = structlog.get_logger("nodewarden.agent")
 

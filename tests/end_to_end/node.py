@@ -74,8 +74,8 @@ class TestNode:
         self.programs: list[Program] = []
 
     def write_config(self, extra: str, name: str = "node-a") -> None:
-        head = f'[node]\nname = "{name}"\nexpected_gpus = {len(self.standin.gpus)}\n[http]\nlisten = "127.0.0.1:{self.port}"\n'
-        self.config.write_text(head + extra)
+        node = f'[node]\nname = "{name}"\nexpected_gpus = {len(self.standin.gpus)}\n'
+        self.config.write_text(f'{node}[http]\nlisten = "127.0.0.1:{self.port}"\n{extra}')
 
     def env(self) -> dict[str, str | None]:
         return {
@@ -114,7 +114,7 @@ class TestNode:
         return self.json("status")
 
     def page(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
             return answer.read().decode()
 
     def helper_pid(self) -> int:

@@ -6,7 +6,7 @@ task of its own, so a hung write delays nobody. Refusals for lack of rights are 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -14,7 +14,6 @@ import structlog
 
 from nodewarden.clock import Clock
 from nodewarden.errors import HelperError
-from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.model.events import Event
 from nodewarden.model.setpoints import CapSetpoint, Cause, Protects
@@ -76,15 +75,24 @@ class PowerCapActuator:
         self.own: dict[str, OwnCap] = {}
         self.trouble: dict[str, Trouble] = {}
         self.writing: dict[str, asyncio.Task[None]] = {}
-        self._adoption = 0
+        self._heard = 0
 
-    def adopt(self, entries: Iterable[wire.LedgerEntry]) -> None:
-        """Take over what the ledger says is in force; caps of ours that it no longer has are gone."""
-        found = {entry.uuid: entry for entry in entries}
+    def sync(self) -> None:
+        """Take over what the ledger says is in force; caps of ours that it no longer has are gone.
+
+        Called before each decision: the limits before we touched the GPUs come from here. While writes are under way
+        the ledger as last heard is behind them, so it is looked at again when they are done.
+        """
+        if not self._link.adopted or self._heard == self._link.hellos:
+            return
+        self._heard = self._link.hellos
+        found = self._link.entries
         for uuid in self.own.keys() - found.keys() - self.writing.keys():
-            del self.own[uuid]
+            if self.own[uuid].written_s <= self._link.hello_s:
+                del self.own[uuid]
         for uuid, entry in found.items():
-            if uuid in self.writing:
+            own = self.own.get(uuid)
+            if uuid in self.writing or (own is not None and own.written_s > self._link.hello_s):
                 continue
             self.own[uuid] = OwnCap(
                 w=entry.w,
@@ -107,9 +115,6 @@ class PowerCapActuator:
         """Start the writes that are due; returns at once. `hot` says whether a GPU is above its target."""
         if not self._link.adopted:
             return
-        if self._adoption != self._link.adoptions or not self.writing:
-            self._adoption = self._link.adoptions
-            self.adopt(self._link.entries.values())
         for uuid, setpoint in caps.items():
             if uuid in self.writing or uuid not in self._link.identities:
                 continue

@@ -29,7 +29,8 @@ class HelperLink:
         status: what the snapshot shows.
         identities: GPUs as the helper knows them, by uuid.
         entries: open ledger entries, by uuid, as of the last hello.
-        adopted: a hello was answered on the present connection.
+        adopted: a hello was answered on the present connection; adoptions counts those.
+        hellos, hello_s: how many were answered, and when the last answered one was asked.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class HelperLink:
         self.ledger_ok = True
         self.adopted = False
         self.adoptions = 0
+        self.hellos = 0
+        self.hello_s = 0.0
         self.armed = False
         self.failsafe_w: float | None = None
         self._clock = clock
@@ -94,8 +97,11 @@ class HelperLink:
             self._on_event(Event(event.code, event.uuid, event.text))
 
     async def _hello(self) -> None:
+        asked_s = self._clock.now_s()
         reply = await self.client.hello(armed=self.armed, failsafe_w=self.failsafe_w)
         now_s = self._clock.now_s()
+        self.hellos += 1
+        self.hello_s = asked_s
         self._hello_at_s = now_s + HELLO_EVERY_S
         if not self.adopted:
             self.adoptions += 1
