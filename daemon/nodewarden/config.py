@@ -136,7 +136,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class JobsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[jobs]`. verify "gpu-process": a session's votes count only with a compute process on its GPU; "none": always."""
+    """`[jobs]`. verify "gpu-process": votes count only from a process that computes on its GPU; "none": always."""
 
     verify: Literal["gpu-process", "none"] = "gpu-process"
 

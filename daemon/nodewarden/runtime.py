@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import grp
 import os
 from collections import deque
 from pathlib import Path
@@ -37,6 +38,7 @@ from nodewarden_exporters.prometheus import Renderer
 
 log = structlog.get_logger("nodewarden.agent")
 
+ADMIN_GROUP = "nodewarden-admin"
 STALL_PERIODS = 5
 STALL_MIN_S = 5.0
 LIVED_S = 300.0
@@ -110,7 +112,9 @@ class Agent:
             state=state,
             clock=clock,
         )
-        self._control_server = ControlServer(paths.control_socket(runtime_dir), self.node, clock)
+        self._control_server = ControlServer(
+            paths.control_socket(runtime_dir), self.node, admin_gid=_admin_gid(), own_uid=_own_uid()
+        )
         self._http = HttpServer(config.http.listen, self.node.view, Renderer(), clock)
         now_s = clock.now_s()
         fast_s = config.sampling.gpu_fast_s
@@ -323,6 +327,19 @@ class Agent:
             if not lived and now_s - self._started_s > LIVED_S:
                 lived = True
                 self._state.lived()
+
+
+def _admin_gid() -> int | None:
+    """Looked up once, here: name services may block for minutes later."""
+    try:
+        return grp.getgrnam(ADMIN_GROUP).gr_gid
+    except KeyError:
+        return None
+
+
+def _own_uid() -> int | None:
+    """Our uid when a person started us; None as a service, where the agent's user is nobody to ask for changes."""
+    return None if os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else os.geteuid()
 
 
 def _bounds(config: Config) -> NodeLimits:

@@ -1,4 +1,4 @@
-"""A whole node for tests: stand-in GPUs, the real agent with its real helper, and a small plant that heats the stand-in."""
+"""A whole node for tests: stand-in GPUs, the real agent with its real helper, and a small plant that heats them."""
 
 import json
 import os
