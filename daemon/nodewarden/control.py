@@ -84,6 +84,7 @@ class ControlLoop:
         self.clock_step_s: float | None = None
         self.clock_step_at_s: float | None = None
         self._state: PolicyState | None = None
+        self.turn_took_s = 0.0
         self._turned_s = clock.now_s()
         self._wall_offset_s = clock.wall_s() - clock.now_s()
         self._adoptions = 0
@@ -122,6 +123,7 @@ class ControlLoop:
             armed=self.armed,
             stuck_duty=self._stuck_duty(setpoints),
         )
+        self.turn_took_s = self._clock.now_s() - now_s
         self._on_turn()
 
     def _adopt(self) -> None:

@@ -39,6 +39,7 @@ class PduLoops:
         self._clock = clock
         self._node_name = node_name
         self._on_event = on_event
+        self._new_progress = new_progress
         self._engine: SnmpEngine | None = None
         self._configs: dict[str, PduConfig] = {}
         self._sampling: SamplingConfig | None = None
@@ -117,7 +118,7 @@ class PduLoops:
     def _start(self, name: str, source: PduSource) -> None:
         assert self._sampling is not None
         period_s = self._sampling.pdu_totals_s
-        progress = Progress(period_s, self._clock.now_s())
+        progress = self._new_progress(f"pdu/{name}", period_s)
         self.progress[f"pdu/{name}"] = progress
 
         async def tick() -> None:
@@ -144,9 +145,12 @@ class PduLoops:
         else:
             now_s = self._clock.now_s()
             record.succeeded(now_s, now_s - began_s)
+            record.rejected = dict(source.rejected)
             since_s = before.since_s if before.up else now_s
             self._store.pdus[name] = msgspec.structs.replace(snapshot, up=True, since_s=since_s, reason=None)
             if not before.up:
+                for warning in source.warnings:
+                    self._on_event(Event("pdu_warning", None, f"PDU {name}: {warning}"))
                 self._on_event(Event("pdu_found", None, f"PDU {name} answers: {snapshot.vendor} {snapshot.model}"))
 
 

@@ -21,7 +21,7 @@ from nodewarden.control import ControlLoop, NodeLimits
 from nodewarden.errors import AlreadyRunningError, ConfigError
 from nodewarden.gpuhelper.client import HelperClient
 from nodewarden.gpuhelper.link import HelperLink
-from nodewarden.gpuhelper.wire import HelperEvent
+from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
 from nodewarden.jobs.server import JobServer
 from nodewarden.journal import Journal, Recorder
 from nodewarden.model.events import Event
@@ -32,7 +32,7 @@ from nodewarden.sampling import Progress, every
 from nodewarden.sources.gpu import GpuSource
 from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
-from nodewarden_alerts.conditions import Facts
+from nodewarden_alerts.conditions import Facts, Problem
 from nodewarden_alerts.engine import ConditionEngine, health_of
 from nodewarden_exporters.prometheus import Renderer
 
@@ -101,7 +101,8 @@ class Agent:
             period_s=config.sampling.gpu_fast_s,
             on_turn=self._turned,
         )
-        self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event)
+        self._renderer = Renderer()
+        self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event, self._new_progress)
         self.node = AgentNode(
             control=self._control,
             link=self._link,
@@ -115,13 +116,12 @@ class Agent:
         self._control_server = ControlServer(
             paths.control_socket(runtime_dir), self.node, admin_gid=_admin_gid(), own_uid=_own_uid()
         )
-        self._http = HttpServer(config.http.listen, self.node.view, Renderer(), clock)
-        now_s = clock.now_s()
+        self._http = HttpServer(config.http.listen, self.node.view, self._renderer, clock)
         fast_s = config.sampling.gpu_fast_s
         self._progress = {
-            "gpu": Progress(fast_s, now_s, critical=True),
-            "gpu_slow": Progress(config.sampling.gpu_slow_s, now_s),
-            "control": Progress(fast_s, now_s, critical=True),
+            "gpu": self._new_progress("gpu", fast_s, critical=True),
+            "gpu_slow": self._new_progress("gpu_slow", config.sampling.gpu_slow_s),
+            "control": self._new_progress("control", fast_s, critical=True),
         }
 
     # Life ---------------------------------------------------------------------------------------------------------
@@ -216,6 +216,16 @@ class Agent:
             self._recorder.event(Event("config_reloaded", None, text))
         sdnotify.notify(READY="1", STATUS=self._status_line())
 
+    def _new_progress(self, name: str, period_s: float, *, critical: bool = False) -> Progress:
+        own = self._renderer.own
+
+        def turned(took_s: float, missed: int) -> None:
+            own.ticked(name, took_s)
+            if missed:
+                own.skipped(name, missed)
+
+        return Progress(period_s, self._clock.now_s(), critical=critical, on_turn=turned)
+
     # What the parts ask of each other -----------------------------------------------------------------------------
 
     def _pids_of(self, uuid: str) -> frozenset[int] | None:
@@ -229,10 +239,11 @@ class Agent:
     def _turned(self) -> None:
         """The control loop finished a turn: what holds now, what readers see."""
         now_s = self._clock.now_s()
-        progress = self._progress["control"]
-        progress.tick_s = now_s - progress.turned_s
-        progress.turned_s = now_s
         control = self._control
+        progress = self._progress["control"]
+        progress.turned_s = now_s
+        progress.turned(control.turn_took_s)
+        self._renderer.own.journal("ok" if self._journal.problem is None else "degraded")
         ledger = tuple(self._link.entries.values())
         facts = Facts(
             snapshot=control.snapshot,
@@ -256,29 +267,33 @@ class Agent:
             self._recorder.event(
                 Event(f"{change.problem.code}_{change.what}", change.problem.uuid, change.problem.text)
             )
-        self.node.publish(
-            View(
-                node_name=self._config.node.name,
-                now_s=now_s,
-                wall_s=self._clock.wall_s(),
-                started_s=self._started_s,
-                version=__version__,
-                snapshot=control.snapshot,
-                limits=control.limits,
-                setpoints=control.setpoints,
-                armed=control.armed,
-                armed_since_s=control.armed_since_s,
-                health=health_of(problems),
-                problems=tuple(problems),
-                ledger=ledger,
-                caps_since={uuid: own.since_s for uuid, own in self._caps.own.items()},
-                refusals={uuid: trouble.text for uuid, trouble in self._caps.trouble.items()},
-                loops=self._loops(),
-                expected_gpus=self._config.node.expected_gpus,
-                config_path=str(self._config_path),
-                config_error=self._config_error,
-                http_listen=self._config.http.listen,
-            )
+        view = self._view(now_s, problems, ledger)
+        self._renderer.observe(view)
+        self.node.publish(view)
+
+    def _view(self, now_s: float, problems: list[Problem], ledger: tuple[LedgerEntry, ...]) -> View:
+        control = self._control
+        return View(
+            node_name=self._config.node.name,
+            now_s=now_s,
+            wall_s=self._clock.wall_s(),
+            started_s=self._started_s,
+            version=__version__,
+            snapshot=control.snapshot,
+            limits=control.limits,
+            setpoints=control.setpoints,
+            armed=control.armed,
+            armed_since_s=control.armed_since_s,
+            health=health_of(problems),
+            problems=tuple(problems),
+            ledger=ledger,
+            caps_since={uuid: own.since_s for uuid, own in self._caps.own.items()},
+            refusals={uuid: trouble.text for uuid, trouble in self._caps.trouble.items()},
+            loops=self._loops(),
+            expected_gpus=self._config.node.expected_gpus,
+            config_path=str(self._config_path),
+            config_error=self._config_error,
+            http_listen=self._config.http.listen,
         )
 
     def _loops(self) -> dict[str, LoopHealth]:

@@ -21,15 +21,28 @@ class Progress:
         critical: a stall of this loop stops the watchdog's food; others only degrade.
         turned_s: clock time of the last finished turn.
         skipped: ticks that an overrun has cost.
-        tick_s: how long the last turn took.
+        on_turn: told the seconds that a turn took and the ticks that its overrun cost.
     """
 
-    def __init__(self, period_s: float, now_s: float, *, critical: bool = False) -> None:
+    def __init__(
+        self,
+        period_s: float,
+        now_s: float,
+        *,
+        critical: bool = False,
+        on_turn: Callable[[float, int], None] | None = None,
+    ) -> None:
         self.period_s = period_s
         self.critical = critical
         self.turned_s = now_s
         self.skipped = 0
-        self.tick_s = 0.0
+        self._on_turn = on_turn
+
+    def turned(self, took_s: float, missed: int = 0) -> None:
+        """Account for one turn."""
+        self.skipped += missed
+        if self._on_turn is not None:
+            self._on_turn(took_s, missed)
 
 
 def spread_offset_s(node_name: str, source: str, period_s: float) -> float:
@@ -59,10 +72,9 @@ async def every(
             log.exception("tick_failed", loop=getattr(tick, "__qualname__", repr(tick)))
         else:
             progress.turned_s = clock.now_s()
-        progress.tick_s = clock.now_s() - began_s
+        took_s = clock.now_s() - began_s
         deadline_s += progress.period_s
         late_s = clock.now_s() - deadline_s
-        if late_s > 0:
-            missed = int(late_s // progress.period_s) + 1
-            progress.skipped += missed
-            deadline_s += missed * progress.period_s
+        missed = int(late_s // progress.period_s) + 1 if late_s > 0 else 0
+        deadline_s += missed * progress.period_s
+        progress.turned(took_s, missed)
