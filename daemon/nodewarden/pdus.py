@@ -34,7 +34,14 @@ class PduLoops:
         progress: of each loop, by "pdu/NAME".
     """
 
-    def __init__(self, store: SnapshotStore, clock: Clock, node_name: str, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        clock: Clock,
+        node_name: str,
+        on_event: Callable[[Event], None],
+        new_progress: Callable[[str, float], Progress],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._node_name = node_name
