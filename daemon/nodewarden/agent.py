@@ -118,9 +118,8 @@ async def _run_until(stop: asyncio.Event, agent: Agent, helper: HelperProcess | 
     """All loops; a loop that ends by itself is a bug and ends the agent, so that systemd starts a fresh one."""
     if stop.is_set():
         return
-    tasks = [asyncio.create_task(agent.run(), name="agent")]
-    if helper is not None:
-        tasks.append(asyncio.create_task(helper.keep_running(), name="helper process"))
+    tasks = [] if helper is None else [asyncio.create_task(helper.keep_running(), name="helper process")]
+    tasks.append(asyncio.create_task(agent.run(helper_expected=helper is not None), name="agent"))
     stopped = asyncio.create_task(stop.wait(), name="stop")
     done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
     for task in (*tasks, stopped):

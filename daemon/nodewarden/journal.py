@@ -23,6 +23,7 @@ import structlog
 from nodewarden.model.events import Event
 
 log = structlog.get_logger("nodewarden.journal")
+events = structlog.get_logger("nodewarden.events")
 
 Kind = Literal["event", "decision", "action"]
 
@@ -284,7 +285,7 @@ class Recorder:
 
     def event(self, event: Event) -> None:
         """Something happened."""
-        log.info(event.code, uuid=event.uuid, detail=event.text)
+        events.info(event.code, uuid=event.uuid, detail=event.text)
         self._append("event", event.code, event.uuid, event.text, {})
 
     def decision(self, text: str, data: dict[str, Any]) -> None:
@@ -293,7 +294,7 @@ class Recorder:
 
     def action(self, verb: str, text: str, *, uid: int, pid: int, reason: str, data: dict[str, Any]) -> None:
         """A person asked for a change."""
-        log.info("action", verb=verb, uid=uid, pid=pid, reason=reason, detail=text)
+        events.info("action", verb=verb, uid=uid, pid=pid, reason=reason, detail=text)
         self._append("action", verb, None, text, {"uid": uid, "pid": pid, "reason": reason, **data})
 
     def _append(self, kind: Kind, code: str, uuid: str | None, text: str, data: dict[str, Any]) -> None:

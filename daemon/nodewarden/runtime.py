@@ -42,7 +42,7 @@ ADMIN_GROUP = "nodewarden-admin"
 STALL_PERIODS = 5
 STALL_MIN_S = 5.0
 LIVED_S = 300.0
-BUSY_GRACE_S = 3.0
+HELPER_GRACE_S = 3.0
 
 
 def prepare_folders(runtime_dir: Path) -> None:
@@ -143,14 +143,15 @@ class Agent:
                 async with asyncio.timeout(self._clock.real_s(min(5.0, left_s))):
                     await stop.wait()
 
-    async def run(self) -> None:
-        """All loops, until cancelled."""
+    async def run(self, *, helper_expected: bool = False) -> None:
+        """All loops, until cancelled. `helper_expected`: one is being started, so give it a moment."""
         if self._state.armed:
             self._control.set_armed(armed=True)
         sdnotify.notify(STATUS="trying each source once", EXTEND_TIMEOUT_USEC=str(30_000_000))
         if self._config.pdu:
             await self._pdus.configure(self._config)
-        await self._first_sweep()
+        await self._http.start()
+        await self._first_sweep(helper_expected=helper_expected)
         await self._control.turn()
         sdnotify.notify(READY="1", STATUS=self._status_line())
         log.info("ready", gpus=len(self._store.gpus), pdus=len(self._store.pdus), armed=self._control.armed)
@@ -159,23 +160,26 @@ class Agent:
             group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
             group.create_task(self._control.run(), name="control")
             group.create_task(self._pdus.run(), name="pdus")
-            group.create_task(self._http.start(), name="http")
             group.create_task(self._watchdog(), name="watchdog")
 
-    async def _first_sweep(self) -> None:
-        """Read the GPUs once. A helper that serves another agent gets a moment to notice that it is gone.
+    async def _first_sweep(self, *, helper_expected: bool) -> None:
+        """Read the GPUs once. A helper that is starting, or serves an agent that has just gone, gets a moment.
 
         Raises:
             AlreadyRunningError: the other agent is still there.
         """
-        until_s = self._clock.now_s() + BUSY_GRACE_S
+        until_s = self._clock.now_s() + HELPER_GRACE_S
+        waiting_for = {"busy", "missing"} if helper_expected else {"busy"}
         while True:
             await self._gpus.read_fast()
-            if self._store.helper.state != "busy":
+            helper = self._store.helper
+            if helper.state not in waiting_for:
                 return
             if self._clock.now_s() > until_s:
-                raise AlreadyRunningError(f"the GPU helper serves another agent: {self._store.helper.text}")
-            await self._clock.sleep_until(self._clock.now_s() + 0.2)
+                break
+            await self._clock.sleep_until(self._clock.now_s() + 0.1)
+        if helper.state == "busy":
+            raise AlreadyRunningError(f"the GPU helper serves another agent: {helper.text}")
 
     async def close(self) -> None:
         """Release jobs first, then say goodbye to the helper (caps stay for the next agent), then close."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodewarden.gpuhelper.ledger import read_ledger
 
 from end_to_end.node import Heat, TestNode
+from nodewarden.gpuhelper.ledger import read_ledger
 from nodewarden.journal import read_entries
 from standin.standin import Write
 from support.processes import Program
@@ -38,11 +38,7 @@ community = "{recording}"
 
 
 def lines(program: Program) -> list[dict[str, Any]]:
-    found = []
-    for line in program.output.splitlines():
-        if line.startswith("{"):
-            found.append(json.loads(line))
-    return found
+    return [json.loads(line) for line in program.output.splitlines() if line.startswith("{")]
 
 
 def test_heat_rises_power_is_capped_the_job_slows_and_saves_and_all_of_it_is_undone(tmp_path: Path) -> None:

@@ -179,8 +179,8 @@ class PowerCapActuator:
             uuid,
             wanted.w,
             keep_w=wanted.keep_w,
-            protects=str(wanted.protects),
-            cause=str(wanted.cause),
+            protects=wanted.protects.value,
+            cause=wanted.cause.value,
             expires_at_s=wanted.expires_s,
         )
         now_s = self._clock.now_s()
