@@ -16,7 +16,7 @@ from nodewarden.sim.job_link import JobLink
 from nodewarden.sim.scenario import Scenario
 from nodewarden.sim.stage import Child, Ready, Stage
 from nodewarden.sim.story import Story, tell
-from nodewarden.sim.watch import Control, Sample, Watcher
+from nodewarden.sim.watch import Control, ControlError, Sample, Watcher
 
 UP_WITHIN_S = 30.0
 LOOK_PERIOD_S = 1.0  # scenario seconds between two samples
@@ -148,7 +148,7 @@ def _connect(stage: Stage, path: Path) -> Control:
             return None
         try:
             control.call("status")
-        except (OSError, ValueError):
+        except (OSError, ValueError, ControlError):  # it has not finished its first turn
             control.close()
             return None
         return control
