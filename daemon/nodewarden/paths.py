@@ -45,3 +45,8 @@ def gpu_socket(runtime: Path) -> Path:
 def ledger_file(runtime: Path) -> Path:
     """The caps in force and the limits before them."""
     return runtime / "gpu-ledger"
+
+
+def journal_file(state: Path) -> Path:
+    """What was decided and why."""
+    return state / "journal.db"

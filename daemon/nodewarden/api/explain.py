@@ -146,11 +146,11 @@ def _gpu_headline(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: Cap
     name = gpu_name(gpu)
     since = f" for {for_long(view.now_s - gpu.health_since_s)}" if gpu.health_since_s else ""
     if gpu.health == "lost":
-        return f"{name} is lost{since}: it fell off the bus and needs a reset."
+        return f"{name} has been lost{since}: it fell off the bus and needs a reset."
     if gpu.health == "absent":
-        return f"{name} is gone{since}: the driver does not list it any more."
+        return f"{name} has been gone{since}: the driver does not list it any more."
     if gpu.health == "unresponsive":
-        return f"{name} does not answer{since}: calls into the driver hang. Readings below are the last known."
+        return f"{name} has not answered{since}: calls into the driver hang. Readings below are the last known."
     if status.cap is not None:
         entry = next(e for e in view.ledger if e.uuid == gpu.uuid)
         held = f" for {for_long(view.now_s - view.caps_since.get(gpu.uuid, entry.since_s))}"

@@ -15,6 +15,7 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import Cause, Level
 from nodewarden.model.snapshot import GpuHealth, GpuSnapshot, JobSnapshot, JobState, Number, PduSnapshot, SourceStatus
+from nodewarden_alerts import advice_of
 from nodewarden_alerts.conditions import Severity
 
 SCHEMA = 1
@@ -79,12 +80,13 @@ class JobStatus(msgspec.Struct, kw_only=True):
 
 
 class ProblemStatus(msgspec.Struct, kw_only=True):
-    """One condition that holds; uuid or pdu where it concerns one device."""
+    """One condition that holds, with what a person can do; uuid or pdu where it concerns one device."""
 
     code: str
     severity: Severity
     text: str
     since: str
+    advice: str = ""
     uuid: str | None = None
     pdu: str | None = None
 
@@ -121,6 +123,7 @@ def status_document(view: View) -> Status:
                 severity=problem.severity,
                 text=problem.text,
                 since=rfc3339(view.unix_s(problem.since_s)),
+                advice=advice_of(problem.code),
                 uuid=problem.uuid,
                 pdu=problem.pdu,
             )
@@ -140,6 +143,7 @@ def status_without_agent(
             text=f"{entry.uuid} is capped at {entry.w:.0f} W (before: {entry.prior_w:.0f} W; "
             f"cause: {entry.cause or 'not recorded'}) and {why}",
             since=rfc3339(wall_s - (now_s - entry.since_s)),
+            advice=advice_of("cap_kept"),
             uuid=entry.uuid,
         )
         for entry in ledger

@@ -1,0 +1,219 @@
+"""`nodectl gpus`, `pdus`, `jobs`, `caps`: the long lists, as tables or JSON."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from nodewarden.cli.connection import ask
+from nodewarden.cli.output import emit, emit_json, screen
+from nodewarden.cli.params import json_option, runtime_of, timeout_option
+from nodewarden.cli.table import Cell, Column, table_lines
+from nodewarden.cli.words import DASH, age, clock, number
+
+Document = dict[str, Any]
+
+
+@click.command()
+@json_option
+@timeout_option
+@click.pass_context
+def gpus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
+    """Every GPU: clocks, memory, links, limits, processes.
+
+    \b
+    Examples:
+      nodectl gpus
+      nodectl gpus --json | jq '.gpus[] | {uuid, power_w}'
+    """
+    columns = [
+        Column("GPU", right=True),
+        Column("STATE", rank=1),
+        Column("UUID"),
+        Column("MODEL", rank=5, shrink=True),
+        Column("POWER", right=True, rank=2),
+        Column("CAP", right=True, rank=2),
+        Column("RANGE", rank=3),
+        Column("SM CLOCK", right=True, rank=6),
+        Column("MEMORY", right=True, rank=7),
+        Column("LINKS", right=True, rank=8),
+        Column("PROCESSES", right=True, rank=9),
+        Column("NOT READ", rank=4, shrink=True),
+    ]
+    _list(ctx, "gpus", columns, _gpu_row, "No GPU is known.", as_json=as_json, timeout_s=timeout_s)
+
+
+def _gpu_row(gpu: Document) -> list[Cell]:
+    limits = gpu["limits"]
+    used, whole = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    missing = ", ".join(f"{name}: {reason}".replace("_", " ") for name, reason in gpu["missing"].items())
+    style = "" if gpu["state"] == "ok" else "critical"
+    return [
+        Cell("?" if gpu["index"] is None else str(gpu["index"]), style or "bold"),
+        Cell(gpu["state"], style),
+        Cell(gpu["uuid"], style),
+        Cell(gpu["model"]),
+        Cell(number(gpu["power_w"], " W")),
+        Cell(number(gpu["cap_w"], " W"), "warning" if gpu["cap"] else ""),
+        Cell(f"{limits['min_w']:g}-{limits['max_w']:g} W" if limits else DASH),
+        Cell(number(None if gpu["sm_clock_hz"] is None else gpu["sm_clock_hz"] / 1e6, " MHz")),
+        Cell(DASH if used is None or whole is None else f"{used / 1e9:.0f}/{whole / 1e9:.0f} GB"),
+        Cell(DASH if gpu["links"] is None else f"{gpu['links_active']}/{gpu['links']}"),
+        Cell(DASH if gpu["pids"] is None else str(len(gpu["pids"]))),
+        Cell(gpu["refused"] or missing, "warning"),
+    ]
+
+
+@click.command()
+@json_option
+@timeout_option
+@click.pass_context
+def pdus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
+    """Every PDU with this node's outlets.
+
+    \b
+    Examples:
+      nodectl pdus
+      nodectl pdus --json | jq '.pdus[].outlets'
+    """
+    columns = [
+        Column("PDU", shrink=True),
+        Column("MODEL", rank=4, shrink=True),
+        Column("ALL", right=True, rank=2),
+        Column("THIS NODE", right=True),
+        Column("LIMIT", right=True, rank=1),
+        Column("OUTLETS", rank=3, shrink=True),
+        Column("PHASES", rank=6, shrink=True),
+        Column("AGE", right=True, rank=5),
+        Column("NOTE", rank=1, shrink=True),
+    ]
+    _list(ctx, "pdus", columns, _pdu_row, "No PDU is configured.", as_json=as_json, timeout_s=timeout_s)
+
+
+def _pdu_row(pdu: Document) -> list[Cell]:
+    mine = set(pdu["mapped_outlets"])
+    powers = {outlet["index"]: outlet["power_w"] for outlet in pdu["outlets"]}
+    notes = [] if pdu["up"] else [f"does not answer ({pdu['reason'] or 'no reason known'})"]
+    notes += [f"contradicts itself in {', '.join(pdu['suspect'])}"] if pdu["suspect"] else []
+    phases = [f"{phase['id']} {number(phase['current_a'], ' A', 1)}" for phase in pdu["phases"]]
+    return [
+        Cell(pdu["name"], "bold" if pdu["up"] else "warning"),
+        Cell(f"{pdu['vendor']} {pdu['model']}".strip()),
+        Cell(number(pdu["power_w"], " W")),
+        Cell(number(pdu["outlets_w"], " W")),
+        Cell(number(pdu["limit_w"], " W")),
+        Cell(", ".join(f"{index}: {number(powers.get(index), ' W')}" for index in sorted(mine))),
+        Cell(", ".join(phases)),
+        Cell(age(pdu["age_s"])),
+        Cell("; ".join(notes), "warning"),
+    ]
+
+
+@click.command()
+@json_option
+@timeout_option
+@click.pass_context
+def jobs(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
+    """The training jobs that are connected.
+
+    \b
+    Examples:
+      nodectl jobs
+      nodectl jobs --json | jq '.jobs[].id'
+    """
+    columns = [
+        Column("JOB", shrink=True),
+        Column("STATE"),
+        Column("STEP", right=True, rank=2),
+        Column("STEPS/S", right=True, rank=3),
+        Column("RANKS", right=True, rank=4),
+        Column("GPUS", right=True, rank=5),
+        Column("LAST SAVE", rank=1),
+        Column("TAKES", right=True, rank=6),
+        Column("CAN", rank=7, shrink=True),
+        Column("VERIFIED", rank=8),
+    ]
+    _list(ctx, "jobs", columns, _job_row, "No job is connected.", as_json=as_json, timeout_s=timeout_s)
+
+
+def _job_row(job: Document) -> list[Cell]:
+    saved = job["last_checkpoint_age_s"]
+    slowed = f" to {job['duty'] * 100:.0f}%" if job["duty"] < 1 else ""
+    return [
+        Cell(job["id"], "bold"),
+        Cell(f"{job['state']}{slowed}", "" if job["state"] == "running" else "warning"),
+        Cell(DASH if job["step"] is None else str(job["step"])),
+        Cell(DASH if job["steps_per_s"] is None else f"{job['steps_per_s']:.3g}"),
+        Cell(str(job["ranks"])),
+        Cell(str(len(job["gpus"]))),
+        Cell(f"{age(saved)} ago" if saved is not None else "none seen"),
+        Cell(number(job["checkpoint_takes_s"], " s")),
+        Cell(", ".join(job["capabilities"])),
+        Cell("yes" if job["verified"] else "no", "" if job["verified"] else "warning"),
+    ]
+
+
+@click.command()
+@json_option
+@timeout_option
+@click.pass_context
+def caps(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
+    """Power caps: why, since when, until when, and the limit before.
+
+    \b
+    Examples:
+      nodectl caps
+      nodectl caps --json | jq '.caps[] | {index, w, cause}'
+    """
+    columns = [
+        Column("GPU"),
+        Column("IN FORCE", right=True),
+        Column("ASKED", right=True, rank=3),
+        Column("BEFORE", right=True, rank=2),
+        Column("CAUSE"),
+        Column("PROTECTS", rank=5),
+        Column("SINCE", rank=4),
+        Column("ENDS", rank=1, shrink=True),
+        Column("NOTE", rank=1, shrink=True),
+    ]
+    _list(ctx, "caps", columns, _cap_row, "No cap is in force.", as_json=as_json, timeout_s=timeout_s)
+
+
+def _cap_row(cap: Document) -> list[Cell]:
+    ends = (
+        f"at {clock(cap['expires'])}" if cap["expires"] else f"when {cap['lifts_when']}" if cap["lifts_when"] else DASH
+    )
+    notes = [] if cap["in_force"] else ["not applied: disarmed or not yet written"]
+    notes += [f"restore failed: {cap['pending']}"] if cap["pending"] else []
+    notes += [f"refused: {cap['refused']}"] if cap["refused"] else []
+    notes += [f"{cap['state']}"] if cap["state"] not in {None, "owned"} else []
+    return [
+        Cell(str(cap["index"]) if cap["index"] is not None else cap["uuid"], "bold"),
+        Cell(number(cap["cap_w"], " W")),
+        Cell(number(cap["w"], " W"), "warning" if cap["in_force"] else ""),
+        Cell(number(cap["prior_w"], " W")),
+        Cell((cap["cause"] or DASH).replace("_", " ")),
+        Cell(cap["protects"] or DASH),
+        Cell(clock(cap["since"]) if cap["since"] else DASH),
+        Cell(ends),
+        Cell("; ".join(notes), "warning"),
+    ]
+
+
+def _list(
+    ctx: click.Context,
+    verb: str,
+    columns: list[Column],
+    row: Callable[[Document], list[Cell]],
+    nothing: str,
+    *,
+    as_json: bool,
+    timeout_s: float,
+) -> None:
+    document = ask(runtime_of(ctx), verb, timeout_s=timeout_s)
+    if as_json:
+        emit_json(document)
+    elif not document[verb]:
+        emit(nothing)
+    else:
+        emit("\n".join(table_lines(screen(), columns, [row(thing) for thing in document[verb]])))
