@@ -9,21 +9,25 @@ from typing import Literal
 
 import msgspec
 
+from nodewarden.model.readings import value_or_none
 from nodewarden_exporters import readers
-from nodewarden_exporters.readers import Reader
+from nodewarden_exporters.readers import Key, Reader
 
 Kind = Literal["gauge", "counter"]
-Scope = Literal["node", "gpu", "links", "pdu", "job", "source", "loop"]
+Scope = Literal["node", "gpu", "fast", "links", "pdu", "job", "source", "loop"]
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One row.
 
     Attributes:
-        scope: what it is about: the node, a GPU (`links`: what is read slowly), a PDU, a job, a source or a loop.
+        scope: what it is about: the node, a GPU (`fast`: all of its lines as old as its newest fast
+            reading; `links`: what is read slowly), a PDU, a job, a source or a loop.
         labels: after the labels that identify the subject.
         read: from the subject (`View`, `GpuFacts`, `PduSnapshot`, `JobSnapshot`, `SourceStatus`, `LoopHealth`) and the
             time; a `Reading` brings its own age.
+        field: instead of `read`: the quantity of the GPU's snapshot, for the many rows that are just that.
+        key: what the lines are made from; while it stays equal they are not made again.
         live: depends on the time of the scrape, not only on the snapshot.
     """
 
@@ -33,6 +37,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope
     labels: tuple[str, ...] = ()
     read: Reader
+    field: str = ""
+    key: Key | None = None
     live: bool = False
 
     @property
@@ -44,6 +50,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 IDENTITY: dict[Scope, tuple[str, ...]] = {
     "node": (),
     "gpu": ("uuid",),
+    "fast": ("uuid",),
     "links": ("uuid",),
     "pdu": ("pdu",),
     "job": ("job_id",),
@@ -55,8 +62,27 @@ IDENTITY: dict[Scope, tuple[str, ...]] = {
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-def _gpu(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = (), kind: Kind = "gauge") -> Metric:
-    return Metric(name=f"nodewarden_gpu_{name}", kind=kind, help=help_text, scope="gpu", labels=labels, read=read)
+def _gpu(
+    name: str,
+    help_text: str,
+    read: Reader = readers.nothing,
+    labels: tuple[str, ...] = (),
+    *,
+    kind: Kind = "gauge",
+    field: str = "",
+    key: Key | None = None,
+    scope: Scope = "gpu",
+) -> Metric:
+    return Metric(
+        name=f"nodewarden_gpu_{name}",
+        kind=kind,
+        help=help_text,
+        scope=scope,
+        labels=labels,
+        read=read,
+        field=field,
+        key=key,
+    )
 
 
 def _pdu(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = (), kind: Kind = "gauge") -> Metric:
@@ -72,14 +98,26 @@ def _node(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = ())
 
 
 METRICS: tuple[Metric, ...] = (
-    _gpu("info", "What the GPU is; always 1.", readers.gpu_info, ("index", "model", "pci_bus_id")),
-    _gpu("state", "1 for the state the GPU is in, 0 for the others.", readers.gpu_state, ("state",)),
-    _gpu("junction_celsius", "Hottest point of the GPU die, degrees Celsius.", readers.gpu_quantity("junction_c")),
-    _gpu("hbm_celsius", "Hottest HBM stack, degrees Celsius.", readers.gpu_quantity("hbm_c")),
+    _gpu(
+        "info",
+        "What the GPU is; always 1.",
+        readers.gpu_info,
+        ("index", "model", "pci_bus_id"),
+        key=lambda facts: (facts.gpu.index, facts.gpu.model, facts.gpu.pci_bus_id),
+    ),
+    _gpu(
+        "state",
+        "1 for the state the GPU is in, 0 for the others.",
+        readers.gpu_state,
+        ("state",),
+        key=lambda f: f.gpu.health,
+    ),
+    _gpu("junction_celsius", "Hottest point of the GPU die, degrees Celsius.", field="junction_c"),
+    _gpu("hbm_celsius", "Hottest HBM stack, degrees Celsius.", field="hbm_c"),
     _gpu(
         "margin_celsius",
         "The board's own signed margin to its nearest limit, degrees Celsius, positive when safe.",
-        readers.gpu_quantity("margin_c"),
+        field="margin_c",
     ),
     _gpu(
         "margin_to_max_op_celsius",
@@ -99,8 +137,8 @@ METRICS: tuple[Metric, ...] = (
         readers.over_window("junction_c", 1),
         ("window",),
     ),
-    _gpu("power_watts", "Mean power over about 1 s, watts.", readers.gpu_quantity("power_w")),
-    _gpu("power_instant_watts", "Instant power, watts.", readers.gpu_quantity("power_instant_w")),
+    _gpu("power_watts", "Mean power over about 1 s, watts.", field="power_w"),
+    _gpu("power_instant_watts", "Instant power, watts.", field="power_instant_w"),
     _gpu(
         "power_min_watts",
         "Lowest mean power in the trailing readers.over_window, watts.",
@@ -116,14 +154,14 @@ METRICS: tuple[Metric, ...] = (
     _gpu(
         "energy_joules_total",
         "Energy used since the driver was loaded, joules.",
-        readers.gpu_quantity("energy_j"),
+        field="energy_j",
         kind="counter",
     ),
-    _gpu("power_cap_watts", "Power cap in force as the driver tells it, watts.", readers.gpu_quantity("cap_w")),
+    _gpu("power_cap_watts", "Power cap in force as the driver tells it, watts.", field="cap_w"),
     _gpu(
         "power_enforced_watts",
         "Lowest of all power limiters, out-of-band included, watts.",
-        readers.gpu_quantity("enforced_w"),
+        field="enforced_w",
     ),
     _gpu(
         "power_cap_requested_watts",
@@ -136,16 +174,36 @@ METRICS: tuple[Metric, ...] = (
         readers.value_of(lambda facts: facts.entry.prior_w if facts.entry is not None else None),
     ),
     _gpu("power_cap_cause", "Why the cap is what it is; 1 while there is one.", readers.cap_cause, ("cause",)),
-    _gpu("power_cap_min_watts", "Lowest cap that the board accepts, watts.", readers.board_limit("min_w")),
-    _gpu("power_cap_max_watts", "Highest cap that the board accepts, watts.", readers.board_limit("max_w")),
-    _gpu("power_cap_default_watts", "The board's default cap, watts.", readers.board_limit("default_w")),
-    _gpu("utilisation_ratio", "Share of time in which a kernel ran, 0 to 1.", readers.gpu_quantity("utilisation")),
-    _gpu("memory_used_bytes", "GPU memory in use, bytes.", readers.gpu_quantity("memory_used_bytes")),
-    _gpu("memory_total_bytes", "GPU memory installed, bytes.", readers.gpu_quantity("memory_total_bytes")),
-    _gpu("sm_clock_hertz", "SM clock, hertz.", readers.gpu_quantity("sm_clock_hz")),
-    _gpu("memory_clock_hertz", "Memory clock, hertz.", readers.gpu_quantity("memory_clock_hz")),
     _gpu(
-        "slow", "1 while the hardware or driver holds clocks down for this reason.", readers.slow_reasons, ("reason",)
+        "power_cap_min_watts",
+        "Lowest cap that the board accepts, watts.",
+        readers.board_limit("min_w"),
+        key=lambda f: f.gpu.board,
+    ),
+    _gpu(
+        "power_cap_max_watts",
+        "Highest cap that the board accepts, watts.",
+        readers.board_limit("max_w"),
+        key=lambda f: f.gpu.board,
+    ),
+    _gpu(
+        "power_cap_default_watts",
+        "The board's default cap, watts.",
+        readers.board_limit("default_w"),
+        key=lambda f: f.gpu.board,
+    ),
+    _gpu("utilisation_ratio", "Share of time in which a kernel ran, 0 to 1.", field="utilisation"),
+    _gpu("memory_used_bytes", "GPU memory in use, bytes.", field="memory_used_bytes"),
+    _gpu("memory_total_bytes", "GPU memory installed, bytes.", field="memory_total_bytes"),
+    _gpu("sm_clock_hertz", "SM clock, hertz.", field="sm_clock_hz"),
+    _gpu("memory_clock_hertz", "Memory clock, hertz.", field="memory_clock_hz"),
+    _gpu(
+        "slow",
+        "1 while the hardware or driver holds clocks down for this reason.",
+        readers.slow_reasons,
+        ("reason",),
+        scope="fast",
+        key=lambda facts: value_or_none(facts.gpu.slow),
     ),
     _gpu(
         "slow_seconds_total",
@@ -153,6 +211,8 @@ METRICS: tuple[Metric, ...] = (
         readers.slow_seconds,
         ("reason",),
         kind="counter",
+        scope="fast",
+        key=lambda facts: [value_or_none(seconds) for seconds in facts.gpu.slow_s.values()],
     ),
     Metric(
         name="nodewarden_gpu_compute_processes",

@@ -13,6 +13,7 @@ from typing import Any
 
 from nodewarden.api.view import View
 from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.snapshot import GpuSnapshot
 from nodewarden_exporters.metrics import METRICS, Metric, Scope
 from nodewarden_exporters.own import OwnMetrics
 from nodewarden_exporters.readers import MAX_GPUS, MAX_JOBS, MAX_LOOPS, MAX_PDUS, MAX_SOURCES, VIEW_STALE_S, GpuFacts
@@ -111,9 +112,12 @@ class Renderer:
                 chunk = chunks.get(subject.identity)
                 if chunk is None:
                     chunk = chunks[subject.identity] = _Chunk()
-                if not metric.live:
-                    if chunk.same is not subject.same:
-                        chunk.same = subject.same
+                if metric.field:
+                    _fill_field(chunk, metric, subject)
+                elif not metric.live:
+                    same = subject.same if metric.key is None else metric.key(subject.item)
+                    if chunk.same is not same and (metric.key is None or chunk.same != same):
+                        chunk.same = same
                         _fill(chunk, metric, subject, view.now_s)
                     chunk.expires_s = min(subject.expires_s, chunk.oldest_s + subject.stale_after_s)
             if len(chunks) > len(subjects):
@@ -142,6 +146,21 @@ class Renderer:
         self._page = "".join(parts).encode() + self.own.page()
         self._packed = None
         self._built_s, self._valid_until_s = now_s, valid_until_s
+
+
+def _fill_field(chunk: _Chunk, metric: Metric, subject: _Subject) -> None:
+    """The one line of a plain quantity; made again only when the value changed."""
+    quantity = getattr(subject.item.gpu, metric.field)
+    if type(quantity) is not Reading or not math.isfinite(quantity.value):
+        chunk.text, chunk.same = "", None
+        return
+    if quantity.value != chunk.same:
+        chunk.same = quantity.value
+        prefix = chunk.prefixes.get(())
+        if prefix is None:
+            prefix = chunk.prefixes[()] = _prefix(metric, subject.identity, ())
+        chunk.text = f"{prefix}{quantity.value!r}\n"
+    chunk.expires_s = quantity.taken_at_s + subject.stale_after_s
 
 
 def _fill(chunk: _Chunk, metric: Metric, subject: _Subject, now_s: float) -> None:
@@ -184,9 +203,13 @@ def escape(value: str) -> str:
 def _subjects(view: View, windows: Windows) -> dict[Scope, list[_Subject]]:
     view_expires_s = view.now_s + VIEW_STALE_S
     snapshot = view.snapshot
+    gpus = list(_gpus(view, windows))
     return {
         "node": [_Subject("", view, view, view_expires_s)],
-        "gpu": list(_gpus(view, windows)),
+        "gpu": gpus,
+        "fast": [
+            _Subject(gpu.identity, gpu.item, gpu.item, _newest_s(gpu.item.gpu) + gpu.stale_after_s) for gpu in gpus
+        ],
         "links": list(_links(view)),
         "pdu": list(_pdus(view)),
         "job": [
@@ -210,6 +233,12 @@ def _gpus(view: View, windows: Windows) -> Iterator[_Subject]:
         )
         stale_after_s = _GPU_STALE_S if source is None else source.stale_after_s
         yield _Subject(uuid, facts, facts, view.now_s + VIEW_STALE_S, stale_after_s)
+
+
+def _newest_s(gpu: GpuSnapshot) -> float:
+    """When the driver last told anything of a GPU."""
+    quantities = (gpu.slow, gpu.junction_c, gpu.power_w, gpu.cap_w, gpu.utilisation)
+    return max((each.taken_at_s for each in quantities if isinstance(each, Reading)), default=-_NEVER)
 
 
 def _links(view: View) -> Iterator[_Subject]:

@@ -46,6 +46,7 @@ JOB_STATES = ("running", "throttled", "checkpointing", "paused", "stopping", "lo
 # Label values beyond the identity of the subject, and the value; a quantity of a snapshot is taken as it is.
 Sample = tuple[tuple[str, ...], float | Number]
 Reader = Callable[[Any, float], Iterable[Sample]]
+Key = Callable[[Any], object]
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
@@ -70,13 +71,9 @@ def _optional(value: float | None) -> Iterator[Sample]:
 # Readers: GPU --------------------------------------------------------------------------------------------------------
 
 
-def gpu_quantity(field: str) -> Reader:
-    """A quantity of the snapshot, with its own time."""
-
-    def read(facts: GpuFacts, _now_s: float) -> Iterable[Sample]:
-        return ((ONE, getattr(facts.gpu, field)),)
-
-    return read
+def nothing(_subject: Any, _now_s: float) -> Iterable[Sample]:
+    """For rows that name a field instead."""
+    return ()
 
 
 def gpu_info(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
@@ -115,14 +112,15 @@ def slow_reasons(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
     slow = facts.gpu.slow
     if isinstance(slow, Reading):
         for reason in SLOW_REASONS:
-            yield (reason,), Reading(int(reason in slow.value), slow.taken_at_s)
+            yield (reason,), int(reason in slow.value)
 
 
 def slow_seconds(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
     """For how long each reason has held them down."""
     for reason in SLOW_REASONS:
-        if reason in facts.gpu.slow_s:
-            yield (reason,), facts.gpu.slow_s[reason]
+        seconds = facts.gpu.slow_s.get(reason)
+        if isinstance(seconds, Reading):
+            yield (reason,), seconds.value
 
 
 def over_window(quantity: Literal["junction_c", "power_w"], which: int) -> Reader:

@@ -44,10 +44,14 @@ class _Extremes:
         """Lowest and highest since `from_s`, None when nothing was read since."""
         if self.newest_s < from_s:
             return None
-        return (
-            next(value for at_s, value in self.low if at_s >= from_s),
-            next(value for at_s, value in self.high if at_s >= from_s),
-        )
+        return _first(self.low, from_s), _first(self.high, from_s)
+
+
+def _first(queue: deque[tuple[float, float]], from_s: float) -> float:
+    for at_s, value in queue:
+        if at_s >= from_s:
+            return value
+    raise AssertionError("the newest reading is in every queue")
 
 
 class Windows:

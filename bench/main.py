@@ -1,0 +1,23 @@
+"""Runs the parts that are named on the command line, or all."""
+
+import sys
+
+import render
+from table import show
+
+PARTS = {"render": ("Rendering one page (CPU time)", render.measure)}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
+        return 64
+    for name in names or PARTS:
+        title, measure = PARTS[name]
+        show(title, measure())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
