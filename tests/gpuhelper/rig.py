@@ -1,8 +1,8 @@
 """The real helper process on the C stand-in, and a plain blocking peer for its socket."""
 
 import contextlib
+import dataclasses
 import itertools
-import os
 import shutil
 import socket
 import sys
@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+from nodewarden.clock import ScaledClock
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.ledger import read_ledger
 from standin.standin import Standin
 from support.processes import Program
 from support.wait import wait_for
 
+QUICK_HELPER = (sys.executable, str(Path(__file__).with_name("quick_helper.py")))
 HELPER = (sys.executable, "-m", "nodewarden.gpuhelper.main")
 
 
@@ -31,7 +33,11 @@ class Peer:
     def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout_s)
-        self.socket.connect(str(path))
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
         self._ids = itertools.count(1)
         self.unclaimed: list[wire.Reply] = []
 
@@ -115,6 +121,14 @@ class Peer:
         return {entry.uuid: entry for entry in reply.entries}
 
 
+@dataclasses.dataclass
+class QuickHelper:
+    """A helper whose time flies, and its clock."""
+
+    program: Program
+    clock: ScaledClock
+
+
 class Rig:
     """A node: stand-in, runtime and lock directories, and helpers started on them."""
 
@@ -137,6 +151,17 @@ class Rig:
         if ready:
             self.wait_ready(program)
         return program
+
+    def start_quick(self, speed: float) -> "QuickHelper":
+        """The helper on a clock that runs `speed` times as fast, for what takes minutes."""
+        clock = ScaledClock(speed, boottime_s())
+        program = Program(
+            [*QUICK_HELPER, self.runtime_dir, self.lock_dir, str(speed), repr(clock.origin_s)],
+            env={**self.standin.env(), "NOTIFY_SOCKET": None},
+        )
+        self.programs.append(program)
+        self.wait_ready(program)
+        return QuickHelper(program, clock)
 
     def wait_ready(self, program: Program) -> None:
         def answers() -> bool:
@@ -203,7 +228,3 @@ def collect_events(peer: Peer, uuids: Sequence[str], into: list[wire.HelperEvent
         if isinstance(reply, wire.FastReply):
             into += reply.events
     return [event.code for event in into]
-
-
-def own_pid() -> int:
-    return os.getpid()

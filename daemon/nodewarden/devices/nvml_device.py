@@ -155,7 +155,7 @@ class NvmlDevice:
         def instant_w() -> float:
             if not isinstance(instant, DeviceError):
                 return watts_from_mw(instant)
-            if not isinstance(average, DeviceError):
+            if not isinstance(average, NotSupportedError):
                 raise instant  # where the board has a mean of its own, its power usage is that mean
             return usage_w()
 
