@@ -5,20 +5,21 @@ name in a MIB view first, which loads MIB files inside the event loop (0.25 s of
 """
 
 import asyncio
+import contextlib
 import math
 import socket
 import struct
 from collections.abc import Sequence
 from typing import Any
 
-from pyasn1.type import univ
+from pyasn1.type import constraint, univ
 from pysnmp.carrier.asyncio.dgram import udp, udp6
 from pysnmp.carrier.asyncio.dispatch import AsyncioDispatcher
 from pysnmp.entity import config
 from pysnmp.entity.engine import SnmpEngine
 from pysnmp.entity.rfc3413 import cmdgen
 from pysnmp.error import PySnmpError
-from pysnmp.proto import rfc1902, rfc1905
+from pysnmp.proto import rfc1155, rfc1902, rfc1905
 
 Value = int | float | bytes | str | None
 
@@ -27,6 +28,26 @@ Answer = tuple[Any, int, int, list[tuple[str, Value]]]
 
 _TICK_S = 1.0  # pysnmp forgets late requests at this pace; deadlines are ours
 _OPAQUE_FLOAT = b"\x9f\x78\x04"  # net-snmp's float inside an Opaque
+
+
+_UNSIGNED = (rfc1902.Counter32, rfc1902.Gauge32, rfc1902.Unsigned32, rfc1902.TimeTicks, rfc1902.Counter64)
+
+
+def _accept_any_integer() -> None:
+    """Let the decoder pass integers outside the range of their type.
+
+    Agents send 4294967295 as INTEGER and unsigned values with the sign bit set; pysnmp would drop the whole answer.
+    """
+    anything = constraint.ConstraintsIntersection()
+    for syntax in (rfc1902.SimpleSyntax, rfc1902.ApplicationSyntax, rfc1155.SimpleSyntax, rfc1155.ApplicationSyntax):
+        for named in syntax.componentType.namedTypes:
+            kind = named.asn1Object
+            if isinstance(kind, univ.Integer):
+                kind._readOnly["subtypeSpec"] = anything  # noqa: SLF001  pyasn1 has no other way to relax a type
+                kind.__dict__["subtypeSpec"] = anything
+
+
+_accept_any_integer()
 
 
 class EndOfMib:
@@ -39,16 +60,20 @@ END = EndOfMib()
 class _Guarded:
     """A UDP transport that survives anything a peer sends, and never shows a datagram (it carries the community)."""
 
-    garbage: dict[str, int]
+    garbage: dict[tuple[str, int], int]
+    parse_errors: Any  # pysnmp's own counter
     send_error: OSError | None = None
 
     def datagram_received(self, datagram: bytes, address: Any) -> None:
+        errors = int(self.parse_errors.syntax)
         try:
             self._callback_function(self, address, datagram)  # type: ignore[attr-defined]
+            understood = int(self.parse_errors.syntax) == errors
         except Exception:  # noqa: BLE001  the decoder raises whatever garbage leads it to; nothing of it may be logged
-            host = str(address[0])
-            if host in self.garbage or len(self.garbage) < 256:
-                self.garbage[host] = self.garbage.get(host, 0) + 1
+            understood = False
+        peer = (str(address[0]), int(address[1]))
+        if not understood and (peer in self.garbage or len(self.garbage) < 256):
+            self.garbage[peer] = self.garbage.get(peer, 0) + 1
 
     def error_received(self, exc: OSError) -> None:
         self.send_error = exc
@@ -69,11 +94,11 @@ _FAMILIES: dict[int, tuple[tuple[int, ...], type[Any]]] = {
 
 
 class Engine:
-    """One pysnmp engine on the running event loop."""
+    """One pysnmp engine on one event loop. May be built in another thread, because pysnmp reads its own MIB files."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = SnmpEngine()
-        self._engine.register_transport_dispatcher(AsyncioDispatcher(timeout=_TICK_S))
+        self._engine.register_transport_dispatcher(AsyncioDispatcher(timeout=_TICK_S, loop=loop))
         self._generators = {
             "get": cmdgen.GetCommandGenerator(),
             "next": cmdgen.NextCommandGeneratorSingleRun(),
@@ -85,7 +110,12 @@ class Engine:
         self._parameters: set[str] = set()
         self._names: dict[str, tuple[Any, Any]] = {}
         self._targets = 0
-        self.garbage: dict[str, int] = {}
+        self.garbage: dict[tuple[str, int], int] = {}
+        # pysnmp reads files with the first target of each family and the first answer: here, never on the event loop
+        self._engine.get_mib_builder().load_modules("SNMPv2-MIB", "__SNMPv2-MIB")
+        for family, address in ((socket.AF_INET, ("127.0.0.1", 9)), (socket.AF_INET6, ("::1", 9, 0, 0))):
+            for model in (0, 1):
+                self.remove_target(self.add_community_target(family, address, "public", model, 1.0))
 
     async def open_family(self, family: int) -> None:
         """Open the socket for one address family, once."""
@@ -95,6 +125,9 @@ class Engine:
             domain, kind = _FAMILIES[family]
             transport = kind()
             transport.garbage = self.garbage
+            (transport.parse_errors,) = self._engine.get_mib_builder().import_symbols(
+                "__SNMPv2-MIB", "snmpInASNParseErrs"
+            )
             loop = asyncio.get_running_loop()
             await loop.create_datagram_endpoint(lambda: transport, family=family)
             config.add_transport(self._engine, domain, transport)
@@ -177,7 +210,8 @@ class Engine:
 
     def close(self) -> None:
         """Close the sockets and the timer."""
-        self._engine.close_dispatcher()
+        with contextlib.suppress(RuntimeError):  # the event loop is closed already
+            self._engine.close_dispatcher()
         self._transports.clear()
 
 
@@ -188,7 +222,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, univ.Null):
         return None
     if isinstance(value, univ.Integer):
-        return int(value)
+        number = int(value)
+        if number < 0 and isinstance(value, _UNSIGNED):
+            number %= 2**64 if isinstance(value, rfc1902.Counter64) else 2**32
+        return number
     if isinstance(value, univ.ObjectIdentifier):
         return str(value)
     if isinstance(value, rfc1902.IpAddress):

@@ -54,7 +54,7 @@ class SnmpEngine:
         self._starting = asyncio.Lock()
 
     async def warm_up(self) -> None:
-        """Import pysnmp (in a thread) and build its engine, before the loops have deadlines. Later calls cost nothing.
+        """Import pysnmp and build its engine, in a thread, before the loops have deadlines. Later calls cost nothing.
 
         A second event loop in one process gets an engine of its own; the first one's sockets are closed.
         """
@@ -67,8 +67,7 @@ class SnmpEngine:
             self._drop()
         async with self._starting:
             if self._engine is None:
-                await asyncio.to_thread(_load)
-                self._engine = _load().Engine()
+                self._engine = await asyncio.to_thread(lambda: _load().Engine(loop))
 
     def device(self, host: str, port: int, credentials: Community, *, timeout_s: float = 2.0) -> "SnmpDevice":
         """A device to ask; nothing is sent and no name is looked up yet."""
@@ -173,10 +172,18 @@ class SnmpDevice:
             return {oids[0]: None}
         if status == _NO_SUCH_NAME and 0 < index <= len(oids):
             missing = oids[index - 1]
+            if index == len(oids) and (value := (await self._get((missing,)))[missing]) is not None:
+                # pysnmp makes "the last" of an index that is too large: not that one, then
+                return await self._get_halves(oids[:-1]) | {missing: value}
             rest = tuple(oid for oid in oids if oid != missing)
             return {missing: None} | (await self._get(rest) if rest else {})
+        return await self._get_halves(oids)
+
+    async def _get_halves(self, oids: tuple[str, ...]) -> dict[str, Value]:
         half = len(oids) // 2
-        return await self._get(oids[:half]) | await self._get(oids[half:])
+        return {
+            oid: value for part in (oids[:half], oids[half:]) if part for oid, value in (await self._get(part)).items()
+        }
 
     # walk
 
@@ -318,7 +325,9 @@ class SnmpDevice:
             raise self._unreachable(error.strerror or "the name cannot be looked up") from None
 
     def _garbage(self) -> int:
-        return self._raw.garbage.get(str(self._address[0]), 0) if self._raw is not None and self._address else 0
+        if self._raw is None or not self._address:
+            return 0
+        return int(self._raw.garbage.get((str(self._address[0]), int(self._address[1])), 0))
 
     def _is_end(self, value: object) -> bool:
         return value is self._end()
