@@ -198,15 +198,12 @@ class PowerCapActuator:
         self._link.hello_soon()  # the ledger has changed: prior and state come from there
 
     async def _release(self, uuid: str) -> None:
-        outcomes = await self._link.client.restore([uuid])
+        # Not `restore`: that keeps what the last write said a protective cause demands, and nothing demands it now.
+        await self._link.client.set_cap(
+            uuid, self.own[uuid].prior_w, keep_w=None, protects="none", cause="", expires_at_s=None
+        )
         self._link.hello_soon()
-        for outcome in outcomes:
-            if outcome.uuid != uuid:
-                continue
-            if outcome.outcome in {"restored", "none"}:
-                self.own.pop(uuid, None)
-            elif outcome.outcome == "pending":
-                self.own[uuid] = msgspec.structs.replace(self.own[uuid], pending=outcome.text or "restore pending")
+        self.own.pop(uuid, None)
 
     def _failed(self, uuid: str, error: HelperError) -> None:
         now_s = self._clock.now_s()
