@@ -2,10 +2,10 @@
 
 import math
 from collections import deque
-from typing import Literal
 
 import msgspec
 
+from nodewarden.clock import Clock
 from nodewarden.jobs.requests import CheckpointRequest
 from nodewarden.jobs.session import Session
 from nodewarden.model.snapshot import JobSnapshot, JobState
@@ -186,9 +186,11 @@ class Job:
         self._claimed = tuple(sorted({gpu for _, s in sessions if s.hello is not None for gpu in s.hello.gpus}))
 
 
-def lowest(orders: "list[Throttle]") -> Throttle | None:
+def lowest(orders: list[Throttle]) -> Throttle | None:
     """The order that asks for the least; None when there is none below 1."""
     return min((order for order in orders if order.duty < 1), key=lambda order: order.duty, default=None)
 
 
-Then = Literal["continue", "stop"]
+def clock_seconds(clock: Clock, real_s: float) -> float:
+    """Seconds of `clock` in `real_s` real seconds, which is what peers count in."""
+    return real_s / clock.real_s(1.0)

@@ -42,7 +42,9 @@ class Session(asyncio.Protocol):
     Attributes:
         pid, uid: of the peer when it connected, by SO_PEERCRED; pid 0 when it lives in a pid namespace we cannot see.
         hello: what it said of itself, None before.
-        verified: the GPUs on which the driver confirms it.
+        confirmed: the GPUs on which the driver shows it at work.
+        verified: those are all that it named.
+        checked_at_s: when that was last looked up.
         heard_at_s: when it last sent a line, CLOCK_BOOTTIME seconds.
         said_bye: it ended cleanly.
         ended: why the connection ended, for the log.
@@ -60,7 +62,6 @@ class Session(asyncio.Protocol):
         self.checked_at_s = float("-inf")
         self.pid = 0
         self.uid = -1
-        self.admitted = False
         self.hello: Hello | None = None
         self.confirmed: frozenset[str] = frozenset()
         self.verified = False
