@@ -159,10 +159,10 @@ class CheckpointDesk:
 
     def _check_able(self, job: Job, deadline_s: float, then: str) -> None:
         """Raise `RefusedError` when this job cannot do it now."""
-        if job.open_request is not None:
-            raise RefusedError(f"job {job.id} has not finished the request before; ask again when it has", "busy")
         if not job.sessions:
             raise RefusedError(f"job {job.id} is lost: its process has gone or does not answer", "lost")
+        if job.open_request is not None:
+            raise RefusedError(f"job {job.id} has not finished the request before; ask again when it has", "busy")
         if job.world > 1:
             text = (
                 f"job {job.id} has {job.world} ranks, which must first agree on the step at which they save; "

@@ -78,7 +78,7 @@ class JobServer:
         self._seq = itertools.count(1)
         self._event_minute = (0.0, 0)
         self._server: asyncio.Server | None = None
-        self._inode: int | None = None
+        self._bound: tuple[int, int] | None = None
         self._loop_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -89,7 +89,7 @@ class JobServer:
             RefusedError: something else is in its place.
         """
         listener = listen(self._path)
-        self._inode = self._path.stat().st_ino
+        self._bound = _identity(self._path)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: Session(self, self._clock), sock=listener)
         self._loop_task = loop.create_task(self._run(), name="jobs")
@@ -105,8 +105,9 @@ class JobServer:
         for session in list(self._sessions):
             session.close()
         with contextlib.suppress(OSError):
-            if self._path.lstat().st_ino == self._inode:
+            if self._bound is not None and _identity(self._path) == self._bound:
                 self._path.unlink()
+        self._bound = None
 
     # For the agent ---------------------------------------------------------------------------------------------------
 
@@ -320,3 +321,9 @@ class JobServer:
         self._event_minute = (began_s, count + 1)
         if count < EVENTS_PER_MINUTE:
             self._on_event(Event(code, None, text))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file this is; inode numbers alone are used again."""
+    found = path.lstat()
+    return found.st_ino, found.st_mtime_ns
