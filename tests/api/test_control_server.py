@@ -15,8 +15,10 @@ import pytest
 from nodewarden.api.control_server import ControlServer, Limits
 from nodewarden.api.verbs import VERBS
 from nodewarden.errors import AlreadyRunningError, RefusedError
+from support.credentials import as_user
 from support.fake_node import FakeNode, served
 from support.node_views import calm, hot, uuid_of
+from support.real import require_root
 from support.wait import wait_for
 
 NOBODY = 65534
@@ -38,27 +40,6 @@ def ask_raw(path: Path, line: bytes) -> dict:
 def ask(path: Path, method: str, **params) -> dict:
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     return ask_raw(path, json.dumps(request).encode() + b"\n")
-
-
-def as_user(uid: int, gid: int, groups: list[int], work):
-    """Run `work` in a child with other credentials; its JSON result comes back through a pipe."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            os.write(write_end, json.dumps(work()).encode())
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        raw = pipe.read()
-    assert os.waitpid(pid, 0)[1] == 0
-    return json.loads(raw)
 
 
 EXAMPLES = {
@@ -176,6 +157,8 @@ def test_changes_are_handed_on_with_uid_pid_and_reason():
         assert ask(there.socket, "arm", reason="shift change")["result"] == {"armed": True, "was": True}
         ((verb, _, who),) = there.node.calls
         assert (verb, who.uid, who.pid, who.reason) == ("arm", os.getuid(), os.getpid(), "shift change")
+        (entry,) = [entry for entry in there.logs if entry["event"] == "verb_called"]
+        assert (entry["verb"], entry["uid"], entry["reason"]) == ("arm", os.getuid(), "shift change")
 
 
 def test_the_reason_cannot_be_endless():
@@ -184,8 +167,8 @@ def test_the_reason_cannot_be_endless():
         assert there.node.calls == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 def test_nobody_may_read_everything_and_change_nothing():
+    require_root()
     with served(hot()) as there:
 
         def every_verb():
@@ -201,19 +184,19 @@ def test_nobody_may_read_everything_and_change_nothing():
         assert there.node.calls == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 @pytest.mark.parametrize(
     ("gid", "groups", "allowed"),
     [(7777, [], True), (NOBODY, [5, 7777], True), (NOBODY, [5, 6], False), (NOBODY, list(range(100, 300)), False)],
 )
 def test_members_of_the_admin_group_may_change_things_by_primary_or_supplementary_group(gid, groups, allowed):
+    require_root()
     with served(hot(), admin_gid=7777) as there:
         answer = as_user(NOBODY, gid, groups, lambda: ask(there.socket, "arm"))
         assert ("result" in answer) is allowed
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 def test_the_agents_own_user_may_change_things_only_when_it_was_started_by_hand():
+    require_root()
     with served(hot(), own_uid=NOBODY) as there:
         assert "result" in as_user(NOBODY, NOBODY, [], lambda: ask(there.socket, "arm"))
     with served(hot()) as there:

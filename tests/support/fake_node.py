@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from structlog.testing import capture_logs
 
 from nodewarden import paths
 from nodewarden.api.control_server import ControlServer
@@ -111,13 +112,13 @@ class FakeNode:
 
 
 class ServedNode:
-    """A fake node and where its control socket is."""
+    """A fake node, where its control socket is, and what its server logged."""
 
-    def __init__(self, node: FakeNode, runtime: Path, server: ControlServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, node: FakeNode, runtime: Path, server: ControlServer, logs: list[Any]) -> None:
         self.node = node
         self.runtime = runtime
         self.server = server
-        self.loop = loop
+        self.logs = logs
 
     @property
     def socket(self) -> Path:
@@ -129,7 +130,7 @@ def served(view: View, **options: Any) -> Iterator[ServedNode]:
     """The real control server in a thread of its own, in a runtime directory with a short path."""
     writes = options.pop("writes", True)
     node = FakeNode(view, writes=writes)
-    with tempfile.TemporaryDirectory(prefix="nw-") as directory:
+    with tempfile.TemporaryDirectory(prefix="nw-") as directory, capture_logs() as logs:
         Path(directory).chmod(0o755)
         runtime = Path(directory)
         loop = asyncio.new_event_loop()
@@ -138,7 +139,7 @@ def served(view: View, **options: Any) -> Iterator[ServedNode]:
         thread.start()
         try:
             asyncio.run_coroutine_threadsafe(server.start(), loop).result(5)
-            yield ServedNode(node, runtime, server, loop)
+            yield ServedNode(node, runtime, server, logs)
         finally:
             asyncio.run_coroutine_threadsafe(server.close(), loop).result(5)
             loop.call_soon_threadsafe(loop.stop)

@@ -43,6 +43,10 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the table."""
         del ctx
+        return self.commands_by_name()
+
+    def commands_by_name(self) -> list[str]:
+        """Names of all verbs."""
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

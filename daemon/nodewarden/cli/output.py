@@ -67,7 +67,10 @@ def screen() -> Screen:
     width = int(columns) if columns.isascii() and columns.isdigit() and int(columns) > 0 else 0
     if not width:
         width = shutil.get_terminal_size((80, 24)).columns if is_terminal else _PIPE_WIDTH
-    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or "C"
+    ctype = os.environ.get("LC_CTYPE", "")
+    if ctype == "C.UTF-8" and not os.environ.get("LANG", "").upper().endswith("UTF-8"):
+        ctype = ""  # put there by Python itself where the locale was C
+    locale = os.environ.get("LC_ALL") or ctype or os.environ.get("LANG") or "C"
     shows = (sys.stdout.encoding or "ascii").lower().replace("-", "") == "utf8"
     return Screen(width=width, colour=colour, unicode=shows and locale not in {"C", "POSIX"})
 
