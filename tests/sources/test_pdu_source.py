@@ -179,28 +179,21 @@ async def test_a_pdu_that_is_off_at_the_start_is_picked_up_when_it_appears(
     peer.silent = True
     with pytest.raises(DeviceTimeoutError) as raised:
         await source.read()
-    down = source.lost(raised.value)
-    assert (down.name, down.up, down.since_s, down.reason, down.outlets_w) == (
-        "rack12-a", False, 1000.0, "timeout", Absent("not_read"),
-    )  # fmt: skip
+    assert raised.value.reason == "timeout"
     peer.silent = False
     clock.time_s += 5
     pdu = await source.read()
     assert (pdu.up, pdu.since_s, pdu.power_w) == (True, 1005.0, Reading(6120.0, 1005.0))
 
 
-async def test_a_lost_pdu_keeps_its_last_readings_with_their_time(
-    peer: Agent, source: PduSource, clock: HandClock
-) -> None:
-    await source.read()
+async def test_a_pdu_that_comes_back_is_up_since_then(peer: Agent, source: PduSource, clock: HandClock) -> None:
+    assert (await source.read()).since_s == 1000.0
+    clock.time_s = 1005.0
+    assert (await source.read()).since_s == 1000.0
     peer.silent = True
-    for at_s in (1005.0, 1010.0):
-        clock.time_s = at_s
-        with pytest.raises(DeviceTimeoutError) as raised:
-            await source.read()
-        down = source.lost(raised.value)
-        assert (down.up, down.since_s, down.reason) == (False, 1005.0, "timeout")
-        assert down.outlets_w == Reading(505.0, 1000.0)
+    clock.time_s = 1010.0
+    with pytest.raises(DeviceTimeoutError):
+        await source.read()
     peer.silent = False
     clock.time_s = 1015.0
     pdu = await source.read()
@@ -352,7 +345,7 @@ async def test_the_community_is_in_no_log_line_snapshot_or_error(
             clock.time_s += 5
             with pytest.raises(DeviceError) as raised:
                 await source.read()
-            texts += [str(raised.value), repr(source.lost(raised.value)), repr(vars(source))]
+            texts += [str(raised.value), repr(raised.value), repr(vars(source))]
     together = "\n".join([*texts, *map(repr, lines), caplog.text])
     assert lines, "the warning about outlet 99"
     assert not [COMMUNITY[n : n + 6] for n in range(len(COMMUNITY) - 5) if COMMUNITY[n : n + 6] in together]

@@ -12,7 +12,8 @@ from nodewarden.sources.pdu.discovery import discover
 from support.real import recordings_dir
 from support.servers import SnmpSimulator
 
-SUPPORTED = ("apc_ap8959eu3", "apc_ap7900b")
+SUPPORTED = ("apc_ap8959eu3", "apc_ap7900b", "apc_apdu10150sm", "apc_epdu1132m")
+NEUTRALISED = {"apc_apdu10150sm"}  # the recording has a placeholder instead of its model
 NOT_PRINTED = {"file", "profile", "source", "notes", "unsure", "oids", "total_power_basis", "suspect"}
 
 
@@ -40,6 +41,8 @@ def differences(right: Any, ours: Any, path: str, unsure: list[dict[str, Any]]) 
         return []
     if doubt is not None and isinstance(right, int | float) and isinstance(ours, int | float):
         return [] if abs(ours - right) <= doubt["tolerance"] else [f"{path}: {ours!r}, right: {right!r}"]
+    if isinstance(right, str):
+        right = right.strip()  # snmpsim drops the blanks at the end of a line
     return [] if ours == right else [f"{path}: {ours!r}, right: {right!r}"]
 
 
@@ -54,7 +57,7 @@ async def test_a_real_device_is_read_as_the_oracle_says(
 
     for key in ("sysObjectID", "vendor", "kind"):
         assert ours[key] == right[key]
-    assert ours["model"] in right["model"]
+    assert name in NEUTRALISED or ours["model"] in right["model"] or right["model"] in ours["model"]
     measured = {key: value for key, value in right.items() if key not in NOT_PRINTED | {"model"}}
     assert differences(measured, ours, "", right["unsure"]) == []
     assert ours["suspect"] == right.get("suspect", [])

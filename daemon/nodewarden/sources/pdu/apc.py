@@ -5,7 +5,7 @@ Left out of the second generation on some models, and taken from the older branc
 The two generations number states in opposite ways: rPDU2 has 1 off, 2 on; sPDU and rPDU have 1 on, 2 off.
 """
 
-from nodewarden.sources.pdu.profile import SYS_DESCR, Field, Guard, Profile, Table, number, state, text
+from nodewarden.sources.pdu.profile import SYS_DESCR, Field, Guard, Profile, Table, name, number, state, text
 
 _APC = "1.3.6.1.4.1.318"
 _RPDU2 = f"{_APC}.1.1.26"
@@ -74,7 +74,7 @@ _metered_outlets = Table(
     keys=(f"{_metered}.3", f"{_metered}.7"),
     count=f"{_RPDU2}.4.2.1.6",
     fields={
-        "name": (text(f"{_metered}.3"),),
+        "name": (name(f"{_metered}.3"),),
         "current_a": (number(f"{_metered}.6", 0.1),),
         "power_w": (number(f"{_metered}.7"),),
         "energy_wh": (number(f"{_metered}.11", 100),),
@@ -84,14 +84,14 @@ _metered_outlets = Table(
 _switched_outlets = Table(
     rows="outlets",
     keys=(f"{_switched}.5",),
-    fields={"name": (text(f"{_switched}.3"),), "state": (state(f"{_switched}.5", _OFF_ON),)},
+    fields={"name": (name(f"{_switched}.3"),), "state": (state(f"{_switched}.5", _OFF_ON),)},
 )
 
 _legacy_outlets = Table(
     rows="outlets",
     keys=(f"{_spdu_outlet}.3", f"{_old_outlet}.4"),
     fields={
-        "name": (text(f"{_spdu_outlet}.4"), text(f"{_old_outlet}.2")),
+        "name": (name(f"{_spdu_outlet}.4"), name(f"{_old_outlet}.2")),
         "current_a": (number(f"{_old_outlet}.7", 0.1),),
         "state": (state(f"{_spdu_outlet}.3", _ON_OFF), state(f"{_old_outlet}.4", _ON_OFF)),
     },

@@ -118,6 +118,8 @@ def decode(profile: Profile, columns: Columns) -> Decoded:
     found = Decoded(scalars={}, rows={}, estimated=[], rejected=[], used=[], silent=[])
     for quantity, alternatives in profile.scalars.items():
         found.scalars[quantity] = _first(profile, columns, quantity, alternatives, "", None, found)
+    if profile.model is not None and found.scalars.get("model") is None:
+        found.scalars["model"] = profile.model
     joined: dict[str, dict[str, dict[str, Any]]] = {}
     for table in profile.tables:
         if table.fallback and joined.get(table.rows):
@@ -138,7 +140,7 @@ def value_of(profile: Profile, columns: Columns, quantity: str, field: Field, in
     if raw is None or (field.guard is not None and not _passes(field.guard, columns, index)):
         return None
     if field.kind == "text":
-        return _text(raw, field.pattern)
+        return _text(raw, field)
     if field.kind == "state":
         return field.states.get(raw) if isinstance(raw, int) else None
     absent = profile.absent if field.absent is None else field.absent
@@ -255,7 +257,7 @@ def _amount(raw: Value, field: Field) -> float | None:
     return float(match[1]) if not unit else None
 
 
-def _text(raw: Value, pattern: str) -> str | None:
+def _text(raw: Value, field: Field) -> str | None:
     """Printable text, at most 64 characters; None for what vendors write when there is none."""
     if isinstance(raw, bytes):
         words = raw.decode("utf-8", "replace")
@@ -263,10 +265,13 @@ def _text(raw: Value, pattern: str) -> str | None:
         words = str(raw)
     else:
         return None
-    if pattern:
-        match = re.search(pattern, words[:512])
+    if field.pattern:
+        match = re.search(field.pattern, words[:512])
         words = match[1] if match else ""
-    words = "".join(character for character in words if character.isprintable()).strip()[:64]
+    words = "".join(character for character in words if character.isprintable())[:64]
+    if field.blank and not words.strip():
+        return words
+    words = words.strip()
     return None if words.lower() in TEXT_MARKERS else words
 
 

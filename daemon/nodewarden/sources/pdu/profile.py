@@ -56,6 +56,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         text: the number is written as text without a unit.
         states: for an enum: our word for each number; others are unknown.
         pattern: for a text: a regular expression whose first group is the value.
+        blank: for a text: an empty one is a value too (a name that nobody has given).
         absent: integers that mean "no value" here; None = those of the profile.
         signed: values below zero are real.
         fahrenheit: OID of the object that tells degrees Fahrenheit, and the value that does.
@@ -73,6 +74,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     text: bool = False
     states: Mapping[int, str] = {}
     pattern: str = ""
+    blank: bool = False
     absent: frozenset[int] | None = None
     signed: bool = False
     fahrenheit: tuple[str, int] | None = None
@@ -115,6 +117,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         absent: integers that mean "no value" in this family.
         totals_from: kinds of rows that a missing total is made from (summed, or taken from the only row), in order.
         estimates: total -> scalar that the device computes rather than measures; used last and marked.
+        model: where the device does not tell its own.
     """
 
     name: str
@@ -127,6 +130,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     absent: frozenset[int] = frozenset({-1})
     totals_from: tuple[str, ...] = ("units",)
     estimates: Mapping[str, str] = {}
+    model: str | None = None
 
 
 def number(column: str, scale: float = 1.0, **more: object) -> Field:
@@ -137,6 +141,11 @@ def number(column: str, scale: float = 1.0, **more: object) -> Field:
 def text(column: str, suffix: str = "", pattern: str = "") -> Field:
     """A text, read once."""
     return Field(column=column, kind="text", suffix=suffix, pattern=pattern, poll="once")
+
+
+def name(column: str) -> Field:
+    """What people have called a row; read once."""
+    return Field(column=column, kind="text", blank=True, poll="once")
 
 
 def state(column: str, states: Mapping[int, str], poll: Poll = "slow") -> Field:

@@ -7,7 +7,6 @@ out what the device is; so does the first one after it was away for long, has re
 from collections import Counter
 from typing import Any
 
-import msgspec
 import structlog
 
 from nodewarden.clock import Clock
@@ -84,13 +83,8 @@ class PduSource:
         self._failures = 0
         self._last_answer_s: float | None = None
         self._last_error: DeviceError | None = None
-        self._newest = PduSnapshot(
-            name=config.name,
-            feed=config.feed,
-            since_s=clock.now_s(),
-            limit_w=config.limit_w,
-            mapped_outlets=config.outlets,
-        )
+        self._up_since_s: float | None = None
+        self._no_reading_since_s: float | None = None
 
     async def read(self) -> PduSnapshot:
         """One pass over what is due.
@@ -99,8 +93,7 @@ class PduSource:
         at least 30 s) for the first reading of a device with many outlets.
 
         Raises:
-            DeviceError: with reason "timeout", "auth", "unreachable", "bad_answer" or "not_supported". `lost` makes
-                the snapshot to show then.
+            DeviceError: with reason "timeout", "auth", "unreachable", "bad_answer" or "not_supported".
         """
         if self._failures >= _PATIENT and self._failures % _EASE and self._last_error is not None:
             self._failures += 1  # it has been away for a minute: ask less often
@@ -120,18 +113,13 @@ class PduSource:
         except DeviceError as error:
             self._failures += 1
             self._last_error = error
+            self._up_since_s = None
             device.forget_address()
             raise
         self._failures, self._last_error = 0, None
         self._last_answer_s = now_s
-        self._newest = self._snapshot(now_s)
-        return self._newest
-
-    def lost(self, error: DeviceError) -> PduSnapshot:
-        """What is to be shown after `read` has failed: the last readings, with their times, and why none is newer."""
-        since_s = self._newest.since_s if not self._newest.up and self._newest.reason else self._clock.now_s()
-        self._newest = msgspec.structs.replace(self._newest, up=False, since_s=since_s, reason=error.reason)
-        return self._newest
+        self._up_since_s = now_s if self._up_since_s is None else self._up_since_s
+        return self._snapshot(self._up_since_s)
 
     # reading
 
@@ -153,7 +141,6 @@ class PduSource:
         except DeviceError:
             self._identity = None
             raise
-        before = self._identity
         self._identity, self._columns, self._up_time = identity, columns, identity.up_time
         found = decode(identity.profile, columns)
         self._plan(found)
@@ -164,10 +151,6 @@ class PduSource:
         self._suspect.clear()
         self._check(found, _SURE)
         self._warn(found)
-        if before is None or before.profile is not identity.profile:
-            log.info(
-                "pdu_found", pdu=self.name, profile=identity.profile.name, model=found.scalars.get("model") or "unknown"
-            )
 
     def _plan(self, found: Decoded) -> None:
         """Which objects are read how often.
@@ -283,7 +266,7 @@ class PduSource:
 
     # what others see
 
-    def _snapshot(self, now_s: float) -> PduSnapshot:
+    def _snapshot(self, since_s: float) -> PduSnapshot:
         assert self._identity is not None
         found = self._decoded()
         outlets_w = self._outlets_w(found)
@@ -292,7 +275,6 @@ class PduSource:
         positions = [n for n, row in enumerate(found.of("outlets")) if row["index"] in mine]
         if any(f"outlets[{position}].power_w" in self._suspect for position in positions):
             suspect.append("outlets_w")
-        was_up = self._newest.up
         return PduSnapshot(
             name=self.name,
             feed=self._config.feed,
@@ -300,7 +282,7 @@ class PduSource:
             model=found.scalars.get("model") or "",
             profile=self._identity.profile.name,
             up=True,
-            since_s=self._newest.since_s if was_up else now_s,
+            since_s=since_s,
             limit_w=self._config.limit_w,
             mapped_outlets=self._config.outlets,
             power_w=self._number(found.scalars.get("total_power_w"), self._fast),
@@ -310,7 +292,9 @@ class PduSource:
             outlets_w=outlets_w,
             phases=tuple(_fill(PhaseSnapshot, row) for row in found.of("phases")),
             banks=tuple(_fill(BankSnapshot, row) for row in found.of("banks")),
-            outlets=tuple(_fill(OutletSnapshot, {**row, "name": row.get("name") or ""}) for row in found.of("outlets")),
+            outlets=tuple(
+                _fill(OutletSnapshot, {**row, "name": (row.get("name") or "").strip()}) for row in found.of("outlets")
+            ),
             suspect=tuple(suspect),
             estimated=tuple(found.estimated),
         )
@@ -324,18 +308,21 @@ class PduSource:
             return Absent("no_outlets_mapped")
         if not self._has_metered_outlets:
             return Absent("not_metered")
-        rows = {row["index"]: row for row in found.of("outlets")}
+        rows: dict[int, dict[str, Any]] = {}
+        for row in found.of("outlets"):
+            rows.setdefault(row["index"], row)  # of a second unit on the same address, which counts from 1 as well
         powers = [rows[number].get("power_w") if number in rows else None for number in self._config.outlets]
         known = [power for power in powers if power is not None]
         if len(known) == len(powers):
+            self._no_reading_since_s = None
             return Reading(float(sum(known)), self._own.taken_s)
         if any(number not in rows for number in self._config.outlets):
             return Failed("no_such_outlet", self._read_all_s)
         if self._own.failed_s is not None:
             return Failed(self._own.reason, self._own.failed_s)
-        before = self._newest.outlets_w
-        since_s = before.since_s if isinstance(before, Failed) else self._own.taken_s
-        return Failed("outlet_without_reading", since_s)
+        if self._no_reading_since_s is None:
+            self._no_reading_since_s = self._own.taken_s
+        return Failed("outlet_without_reading", self._no_reading_since_s)
 
 
 def _fill(kind: type[Any], row: dict[str, Any]) -> Any:
