@@ -156,7 +156,7 @@ class Guard:
         self._open: Request | None = None
         self._throttle: tuple[float, float] | None = None  # duty, monotonic time at which it ends
         self._mark: float | None = None  # when the training thread last left a throttled step
-        self._debt_s = 0.0
+        self._owed_s = 0.0  # work for which it has not rested yet
         self._stop = False
         self._durations: dict[str, collections.deque[float]] = {
             name: collections.deque(maxlen=DURATIONS_KEPT) for name in ("staged", "persisted")
@@ -242,20 +242,28 @@ class Guard:
 
     def _rest(self) -> None:
         """Sleep so that the share of time spent outside this function is the duty that the agent asked for."""
-        self._changed.clear()
-        throttle, now = self._throttle, monotonic()
-        if throttle is None or now >= throttle[1]:
-            self._end_throttle(throttle)
-            return
-        duty, until = throttle
-        if self._mark is not None:
+        mark = self._mark
+        if mark is not None and self._throttle is not None:
             self._drain()
-            now = monotonic()
-            self._debt_s = min(self._debt_s + (now - self._mark) * (1 - duty) / duty, MAX_PAUSE_S)
-            pause_s = min(self._debt_s, until - now)
-            if pause_s >= MIN_PAUSE_S:
-                changed = self._changed.wait(pause_s)
-                self._debt_s = 0.0 if changed else max(0.0, self._debt_s - (monotonic() - now))
+        worked_s = None if mark is None else monotonic() - mark
+        while True:
+            self._changed.clear()  # before the look, so that what changes after it ends the wait below
+            throttle, now = self._throttle, monotonic()
+            if throttle is None or now >= throttle[1]:
+                self._end_throttle(throttle)
+                return
+            duty, until = throttle
+            if worked_s is not None:
+                # What is owed is counted as work, so that a change of duty in the middle of a pause is right at once.
+                self._owed_s = min(self._owed_s + worked_s, MAX_PAUSE_S * duty / (1 - duty))
+                worked_s = None
+            pause_s = min(self._owed_s * (1 - duty) / duty, MAX_PAUSE_S, until - now)
+            if pause_s < MIN_PAUSE_S:
+                break
+            changed = self._changed.wait(pause_s)
+            self._owed_s = max(0.0, self._owed_s - (monotonic() - now) * duty / (1 - duty))
+            if not changed:
+                break
         self._mark = monotonic()
 
     def _drain(self) -> None:
@@ -271,7 +279,7 @@ class Guard:
     def _end_throttle(self, seen: tuple[float, float] | None) -> None:
         with self._lock:
             if self._throttle is seen:
-                self._throttle, self._mark, self._debt_s = None, None, 0.0
+                self._throttle, self._mark, self._owed_s = None, None, 0.0
             self._refresh()
 
     # Both threads ------------------------------------------------------------------------------------------------
@@ -360,8 +368,8 @@ class Guard:
         with self._lock:
             before = self._throttle
             self._throttle = None if duty == 1 or ttl_s == 0 else (duty, monotonic() + ttl_s)
-            if self._throttle is None:
-                self._mark, self._debt_s = None, 0.0
+            if self._throttle is None or before is None:
+                self._mark, self._owed_s = None, 0.0
             self._refresh()
         if before is not None and (self._throttle is None or self._throttle[0] != before[0]):
             self._changed.set()

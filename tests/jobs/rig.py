@@ -155,6 +155,9 @@ class Agent(Program):
         assert fact is not None
         return fact
 
+    async def answered(self, answer: list[str]) -> None:
+        await wait_for_async(lambda: {"answer": answer} in self.told(), 10, f"the answer {answer}")
+
     def do(self, name: str, **arguments: Any) -> None:
         self.send(json.dumps({"do": name, **arguments}) + "\n")
 

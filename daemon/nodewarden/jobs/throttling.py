@@ -1,6 +1,7 @@
 """Who asked for which duty cycle until when, and telling the jobs: at once on a change, then every few seconds.
 
 Towards a job a throttle has a ttl of 15 s that is renewed here, so that a dead or frozen agent leaves no job slow.
+Whoever orders a throttle records it; here only an order that nobody renewed is an event.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,6 @@ TTL_S = 15.0
 RENEW_S = 5.0
 MAX_TTL_S = 7 * 86400.0
 MIN_DUTY = 0.05
-WORTH_AN_EVENT = 0.05
 
 
 class ThrottleDesk:
@@ -70,7 +70,9 @@ class ThrottleDesk:
         if changed:
             if before is None:
                 job.throttle_id = self._new_id()
-            self._report(job, before, order)
+            if order is None and before is not None and before.until_s <= now_s and job.told_duty < 1:
+                text = f"job {job.id} runs at full duty again: its throttle ({before.cause}) was not renewed"
+                self._on_event(Event("throttle_lapsed", before.gpu, text))
         elif not anew and now_s < job.renew_at_s:
             return
         job.renew_at_s = now_s + clock_seconds(self._clock, RENEW_S)
@@ -89,12 +91,3 @@ class ThrottleDesk:
             if session.hello is not None and "throttle" in session.hello.caps:
                 session.send(message)
                 job.told_duty = duty
-
-    def _report(self, job: Job, before: Throttle | None, order: Throttle | None) -> None:
-        if "throttle" not in job.capabilities or not job.sessions:
-            return
-        if order is None:
-            self._on_event(Event("job_released", None, f"job {job.id} runs at full duty again"))
-        elif before is None or before.cause != order.cause or abs(before.duty - order.duty) >= WORTH_AN_EVENT:
-            text = f"job {job.id} throttled to {order.duty:.0%} of the time: {order.cause}"
-            self._on_event(Event("job_throttled", order.gpu, text))
