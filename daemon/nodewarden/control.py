@@ -88,6 +88,7 @@ class ControlLoop:
         self._turned_s = clock.now_s()
         self._wall_offset_s = clock.wall_s() - clock.now_s()
         self._adoptions = 0
+        self._failsafe: set[str] = set()
         self._written: dict[str, Any] = {}
 
     def set_armed(self, *, armed: bool) -> None:
@@ -129,6 +130,10 @@ class ControlLoop:
     def _adopt(self) -> None:
         """Take over the ledger; a fresh adoption brings back manual caps that outlived the agent before."""
         self._caps.sync()
+        failsafe = {uuid for uuid, entry in self._link.entries.items() if entry.cause == Cause.FAILSAFE}
+        if failsafe - self._failsafe:
+            self._state = None  # the helper acted in our silence: start from what is in force, as a new agent would
+        self._failsafe = failsafe
         if self._link.adoptions == self._adoptions:
             return
         self._adoptions = self._link.adoptions

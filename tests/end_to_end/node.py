@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,34 @@ class TestNode:
         if ready:
             program.wait_for_output("ready gpus=", 30)
         return program
+
+    def start_helper(self) -> Program:
+        """`nodewarden-gpu` on its own, as the service runs it; agents then connect."""
+        command = [BIN / "nodewarden-gpu", "--runtime-dir", self.runtime, "--lock-dir", self.folder / "lock"]
+        self.runtime.mkdir(exist_ok=True)
+        program = Program(command, env=self.env())
+        self.programs.append(program)
+        wait_for((self.runtime / "gpu.sock").exists, 15, "the helper's socket")
+        return program
+
+    def call(self, method: str, **params: Any) -> Any:
+        """One request on control.sock; the result, or the error object."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.settimeout(10)
+            peer.connect(str(self.runtime / "control" / "control.sock"))
+            peer.sendall(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
+            answer = json.loads(peer.makefile().readline())
+        return answer.get("result", answer.get("error"))
+
+    def cap(self, gpu: str, w: float, for_s: float = 3600) -> None:
+        """A manual cap, and wait until the boards have it."""
+        self.call("cap", gpu=gpu, w=w, for_s=for_s)
+        boards = self.standin.gpus if gpu == "all" else [self.standin.gpus[int(gpu)]]
+        wait_for(lambda: all(board.limit_w == w for board in boards), 10, f"{w} W on GPU {gpu}")
+
+    def codes(self) -> set[str]:
+        """Problem codes that hold now."""
+        return {problem["code"] for problem in self.call("status")["problems"]}
 
     def nodectl(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **{k: v for k, v in self.env().items() if v is not None}}

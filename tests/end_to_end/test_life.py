@@ -1,0 +1,217 @@
+"""The life of the agent and its helper: start, restart, kill -9, freeze, second instance, and what happens to caps."""
+
+import itertools
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from end_to_end.node import TestNode
+from nodewarden.gpuhelper.ledger import read_ledger
+from support.wait import wait_for
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def node() -> Iterator[TestNode]:
+    with TestNode(["h100"] * 4) as found:
+        yield found
+
+
+def test_a_new_agent_adopts_the_caps_of_the_one_before(node: TestNode) -> None:
+    """Restart: nothing is written in between, owner and end of the manual cap survive."""
+    node.start_helper()
+    first = node.start_agent("--helper", "connect")
+    node.cap("0", 400)
+    writes = len(node.standin.writes())
+    assert first.stop() == 0
+    assert node.standin.limits_w[0] == 400
+    node.start_agent("--helper", "connect")
+    shown = node.call("status")["gpus"][0]
+    assert shown["cap"]["cause"] == "manual"
+    assert shown["cap"]["prior_w"] == 700
+    assert node.standin.limits_w == [400, 700, 700, 700]
+    assert len(node.standin.writes()) == writes
+    node.call("release", gpu="0")
+    wait_for(lambda: node.standin.limits_w[0] == 700, 60, "the released GPU to be back at its limit")
+
+
+def test_caps_hold_over_kill_minus_nine_of_the_agent_and_the_next_one_adopts(node: TestNode) -> None:
+    """F24."""
+    node.start_helper()
+    for round_number in range(5):
+        agent = node.start_agent("--helper", "connect")
+        if round_number == 0:
+            node.cap("1", 350)
+        assert node.standin.limits_w == [700, 350, 700, 700]
+        agent.signal(signal.SIGKILL)
+        agent.wait_exit()
+    assert node.standin.limits_w == [700, 350, 700, 700]
+    assert [entry.w for entry in read_ledger(node.runtime / "gpu-ledger")] == [350]
+
+
+def test_stopping_an_agent_that_started_its_helper_restores_at_once(node: TestNode) -> None:
+    """F25: stop by hand is stop, not restart."""
+    agent = node.start_agent()
+    node.cap("all", 300)
+    assert node.standin.limits_w == [300] * 4
+    agent.signal(signal.SIGINT)
+    assert agent.wait_exit(10) == 0
+    assert node.standin.limits_w == [700] * 4
+    assert read_ledger(node.runtime / "gpu-ledger") == []
+
+
+def test_the_helper_of_a_killed_agent_stays_and_the_next_agent_adopts_it(node: TestNode) -> None:
+    agent = node.start_agent()
+    pid = node.helper_pid()
+    node.cap("2", 450)
+    agent.signal(signal.SIGKILL)
+    agent.wait_exit()
+    node.start_agent()
+    assert node.helper_pid() == pid
+    assert node.call("status")["gpus"][2]["cap_w"] == 450
+
+
+def test_kill_minus_nine_of_the_helper_loses_no_cap(node: TestNode) -> None:
+    """The next helper finds its last request in force and holds it."""
+    helper = node.start_helper()
+    node.start_agent("--helper", "connect")
+    node.cap("3", 420)
+    helper.signal(signal.SIGKILL)
+    helper.wait_exit()
+    wait_for(lambda: "helper_missing" in node.codes(), 10, "the agent to say so")
+    assert node.call("status")["health"] == "critical"
+    node.start_helper()
+    wait_for(lambda: "helper_missing" not in node.codes(), 10, "the new helper to be adopted")
+    shown = node.call("status")["gpus"][3]
+    assert (shown["cap_w"], shown["cap"]["cause"], shown["cap"]["prior_w"]) == (420, "manual", 700)
+
+
+def test_a_second_agent_ends_with_75_and_changes_nothing(node: TestNode) -> None:
+    """F59: same state directory; and another state directory on the same runtime directory."""
+    first = node.start_agent()
+    node.cap("0", 400)
+    assert node.start_agent(ready=False).wait_exit(15) == 75
+    other = node.folder / "other-state"
+    assert node.start_agent("--state-dir", str(other), ready=False).wait_exit(15) == 75
+    assert first.running
+    assert node.call("status")["gpus"][0]["cap_w"] == 400
+    first.signal(signal.SIGSTOP)
+    assert node.start_agent(ready=False).wait_exit(15) == 75
+    first.signal(signal.SIGCONT)
+    assert node.call("status")["gpus"][0]["cap_w"] == 400
+
+
+def test_two_agents_started_at_the_same_moment_leave_exactly_one(node: TestNode) -> None:
+    """F59."""
+    for _ in range(5):
+        pair = [node.start_agent(ready=False), node.start_agent(ready=False)]
+        loser = wait_for(lambda pair=pair: [agent for agent in pair if not agent.running], 20, "one to give up")
+        assert len(loser) == 1
+        assert loser[0].process.returncode == 75
+        winner = next(agent for agent in pair if agent is not loser[0])
+        winner.wait_for_output("ready gpus=4", 20)
+        assert winner.stop(10) == 0
+
+
+def test_a_frozen_agent_is_answered_with_the_fail_safe_and_takes_over_again(node: TestNode) -> None:
+    """DESIGN table: silence of more than 3 s while armed. F56: no burst when it comes back."""
+    node.write_config("[limits]\nfailsafe_w = 350\n")
+    node.start_helper()
+    agent = node.start_agent("--helper", "connect")
+    node.call("arm")
+    wait_for(lambda: node.call("status")["armed"], 5, "armed")
+    agent.signal(signal.SIGSTOP)
+    wait_for(lambda: node.standin.limits_w == [350] * 4, 15, "the helper to set the fail-safe")
+    calls = node.standin.calls("nvmlDeviceGetFieldValues", gpu=0)
+    agent.signal(signal.SIGCONT)
+    wait_for(lambda: node.call("status")["gpus"][0]["age_s"] < 2, 10, "fresh readings")
+    assert node.standin.calls("nvmlDeviceGetFieldValues", gpu=0) - calls < 20
+    assert agent.running
+    wait_for(lambda: node.standin.limits_w == [700] * 4, 90, "the fail-safe to be lifted")
+    rises = [(b.w - a.w, b.at_s - a.at_s) for a, b in itertools.pairwise(node.standin.writes(gpu=0))]
+    assert all(rise_w <= 8 * gap_s + 9 for rise_w, gap_s in rises), "it is lifted slowly"
+
+
+def test_broken_configuration_ends_with_78_and_says_everything(node: TestNode) -> None:
+    """F68."""
+    node.config.write_text('[limits]\nnode_powr_w = 400\n[sampling]\ngpu_fast_s = "1 s"\n')
+    agent = node.start_agent(ready=False)
+    assert agent.wait_exit(15) == 78
+    assert "node_power_w" in agent.output
+    assert "gpu_fast_s" in agent.output
+    assert node.start_agent("--no-such-flag", ready=False).wait_exit(15) == 64
+
+
+def test_a_failed_reload_keeps_the_old_configuration_and_the_caps(node: TestNode) -> None:
+    """F69."""
+    agent = node.start_agent()
+    node.cap("0", 400)
+    writes = len(node.standin.writes())
+    good = node.config.read_text()
+    for broken in ('[limits]\nnode_power_w = "x"\n', "[[[", "[limits]\nnode_power_w = 1\n"):
+        node.config.write_text(broken)
+        agent.signal(signal.SIGHUP)
+        wait_for(lambda: "config_reload_failed" in node.codes(), 10, "the failed reload to show")
+    node.config.unlink()
+    for _ in range(50):
+        agent.signal(signal.SIGHUP)
+    assert "config_reload_failed" in node.codes()
+    assert len(node.standin.writes()) == writes
+    node.config.write_text(good + "[limits]\nnode_power_w = 1200\n")
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: "config_reload_failed" not in node.codes(), 10, "the good file to be in force")
+    node.call("arm")
+    wait_for(lambda: sum(node.standin.limits_w) <= 1210, 30, "the new budget to be held")
+
+
+def test_an_occupied_http_port_is_reported_and_taken_when_free(node: TestNode) -> None:
+    """F57: not a reason to end."""
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", node.port))
+        squatter.listen()
+        agent = node.start_agent()
+        wait_for(lambda: "http_unavailable" in node.codes(), 10, "the problem to show")
+    wait_for(lambda: "http_unavailable" not in node.codes(), 20, "the port to be taken")
+    assert "nodewarden_gpu_info" in node.page()
+    assert agent.running
+
+
+@pytest.mark.parametrize("rounds", [20])
+def test_sigterm_at_any_moment_ends_in_order(node: TestNode, rounds: int) -> None:
+    """F54: clean exit each time, and every limit as found."""
+    for number in range(rounds):
+        agent = node.start_agent(ready=False)
+        if number % 4:
+            agent.wait_for_output(("listening", "ready", "adopted")[number % 3], 20)
+        if number % 5 == 4:
+            agent.wait_for_output("ready gpus", 20)
+            node.cap("all", 400)
+        agent.signal(signal.SIGTERM)
+        assert agent.wait_exit(8) in {0, -15}  # -15: before the handler was there
+        wait_for(lambda: node._helper_pid() is None, 8, "the helper to end")
+        assert node.standin.limits_w == [700] * 4
+
+
+def test_a_dead_socket_file_is_replaced_and_anything_else_refused(node: TestNode) -> None:
+    """F58."""
+    folder = node.runtime / "control"
+    folder.mkdir(parents=True)
+    path = folder / "control.sock"
+    with socket.socket(socket.AF_UNIX) as left_over:
+        left_over.bind(str(path))
+    node.start_agent().stop()
+    for make in (lambda: path.write_text("precious"), path.mkdir, lambda: path.symlink_to(node.config)):
+        if path.is_symlink() or path.exists():
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        make()
+        before = os.lstat(path)
+        agent = node.start_agent(ready=False)
+        assert agent.wait_exit(15) == 70
+        assert "control.sock" in agent.output
+        assert os.lstat(path).st_ino == before.st_ino
+    assert node.config.read_text()
