@@ -68,6 +68,7 @@ class GpuCap:
         uuid, name: of the GPU; `name` is what people call it ("GPU 3").
         wait: sleeps so many seconds of the clock; used between retries.
         agent_away: whether a cap that stays now is "kept" rather than "owned".
+        contest: whether somebody else's limit may be answered by setting ours again.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class GpuCap:
         *,
         wait: Callable[[float], None],
         agent_away: Callable[[], bool],
+        contest: bool = True,
     ) -> None:
         self._uuid = uuid
         self._name = name
@@ -88,6 +90,7 @@ class GpuCap:
         self._clock = clock
         self._wait = wait
         self._agent_away = agent_away
+        self._contest = contest
         self._reasserts: deque[float] = deque(maxlen=MAX_REASSERTS)
 
     # Set ------------------------------------------------------------------------------------------------------------
@@ -409,7 +412,7 @@ class GpuCap:
         now_s = self._clock.now_s()
         while self._reasserts and now_s - self._reasserts[0] >= REASSERT_WINDOW_S:
             self._reasserts.popleft()
-        if len(self._reasserts) >= MAX_REASSERTS:
+        if not self._contest or len(self._reasserts) >= MAX_REASSERTS:
             return False
         self._reasserts.append(now_s)
         return True

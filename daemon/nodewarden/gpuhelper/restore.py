@@ -38,7 +38,7 @@ def restore_once(library: GpuLibrary, *, runtime_dir: Path, lock_dir: Path, cloc
     if pid is not None:
         _say(f"cannot restore: pid {pid} hangs in the driver and holds a GPU; nothing was touched")
         return EXIT_FAILED
-    helper = Helper(library, runtime_dir, lock_dir, clock, threading.Event())
+    helper = Helper(library, runtime_dir, lock_dir, clock, threading.Event(), contest=False)
     helper.begin(FIND_GPUS_S)
     outcomes = helper.restore_all(force=force, why="restore", timeout_s=RESTORE_S)
     if not outcomes:

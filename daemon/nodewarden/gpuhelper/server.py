@@ -42,10 +42,17 @@ EXIT_OK, EXIT_FAILED, EXIT_SECOND, EXIT_CONFIG = 0, 1, 75, 78
 
 
 class Helper:
-    """One running helper; it owns the runtime lock already."""
+    """One running helper; it owns the runtime lock already. contest=False: it answers no foreign limit."""
 
     def __init__(
-        self, library: GpuLibrary, runtime_dir: Path, lock_dir: Path, clock: Clock, stop: threading.Event
+        self,
+        library: GpuLibrary,
+        runtime_dir: Path,
+        lock_dir: Path,
+        clock: Clock,
+        stop: threading.Event,
+        *,
+        contest: bool = True,
     ) -> None:
         self._clock = clock
         self._lock_dir = lock_dir
@@ -71,6 +78,7 @@ class Helper:
             stopping=self._stopping,
             driver_problem=lambda: "" if self._driver.state == "ok" else self._driver.text,
             agent_away=lambda: self._adoption.away,
+            contest=contest,
         )
 
     # Start, run, stop -----------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class Shared(msgspec.Struct, kw_only=True):
     stopping: threading.Event
     driver_problem: Callable[[], str]
     agent_away: Callable[[], bool]
+    contest: bool
 
 
 class GpuWorker:
@@ -94,6 +95,7 @@ class GpuWorker:
             shared.clock,
             wait=shared.wait,
             agent_away=shared.agent_away,
+            contest=shared.contest,
         )
         self.try_lock()
 
