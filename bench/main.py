@@ -2,10 +2,16 @@
 
 import sys
 
+import node
 import render
 from table import show
 
-PARTS = {"render": ("Rendering one page (CPU time)", render.measure)}
+PARTS = {
+    "render": ("Rendering one page (CPU time)", render.measure),
+    "node": ("Agent and helper, 8 GPUs, a PDU with 24 outlets, default periods, one scrape a second", node.measure),
+    "cap": ("From heat to cap", node.measure_cap),
+    "status": ("nodectl status", node.measure_status),
+}
 
 
 def main(names: list[str]) -> int:
