@@ -11,7 +11,7 @@ import msgspec
 
 from nodewarden.model.readings import value_or_none
 from nodewarden_exporters import readers
-from nodewarden_exporters.readers import Key, Reader
+from nodewarden_exporters.readers import Key, Part, Reader
 
 Kind = Literal["gauge", "counter"]
 Scope = Literal["node", "gpu", "fast", "links", "pdu", "job", "source", "loop"]
@@ -85,8 +85,31 @@ def _gpu(
     )
 
 
-def _pdu(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = (), kind: Kind = "gauge") -> Metric:
-    return Metric(name=f"nodewarden_pdu_{name}", kind=kind, help=help_text, scope="pdu", labels=labels, read=read)
+def _pdu(
+    name: str,
+    help_text: str,
+    read: Reader,
+    labels: tuple[str, ...] = (),
+    *,
+    kind: Kind = "gauge",
+    key: Key | None = None,
+) -> Metric:
+    return Metric(
+        name=f"nodewarden_pdu_{name}", kind=kind, help=help_text, scope="pdu", labels=labels, read=read, key=key
+    )
+
+
+def _part(part: Part, name: str, help_text: str, field: str, scale: float = 1.0, *, kind: Kind = "gauge") -> Metric:
+    """A row of phases, banks or outlets: parts that were not polled since are not rendered again."""
+    parts = f"{part}s"
+    return _pdu(
+        f"{part}_{name}",
+        help_text,
+        readers.per_part(part, field, scale),
+        (part,),
+        kind=kind,
+        key=lambda pdu: getattr(pdu, parts),
+    )
 
 
 def _job(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = ()) -> Metric:
@@ -167,13 +190,21 @@ METRICS: tuple[Metric, ...] = (
         "power_cap_requested_watts",
         "Power cap that Nodewarden asked for last, while it owns one.",
         readers.cap_requested,
+        key=lambda facts: facts.entry,
     ),
     _gpu(
         "power_cap_prior_watts",
         "Power cap before Nodewarden's own, to which it is restored, watts.",
         readers.value_of(lambda facts: facts.entry.prior_w if facts.entry is not None else None),
+        key=lambda facts: facts.entry,
     ),
-    _gpu("power_cap_cause", "Why the cap is what it is; 1 while there is one.", readers.cap_cause, ("cause",)),
+    _gpu(
+        "power_cap_cause",
+        "Why the cap is what it is; 1 while there is one.",
+        readers.cap_cause,
+        ("cause",),
+        key=readers.cause_of,
+    ),
     _gpu(
         "power_cap_min_watts",
         "Lowest cap that the board accepts, watts.",
@@ -266,63 +297,36 @@ METRICS: tuple[Metric, ...] = (
         readers.value_of(lambda pdu: pdu.limit_w),
     ),
     _pdu("suspect_quantities", "Quantities that contradict others.", readers.value_of(lambda pdu: len(pdu.suspect))),
-    _pdu("phase_voltage_volts", "Voltage of the phase, volts.", readers.per_part("phases", "voltage_v"), ("phase",)),
-    _pdu(
-        "phase_current_amperes", "Current of the phase, amperes.", readers.per_part("phases", "current_a"), ("phase",)
-    ),
-    _pdu("phase_power_watts", "Real power of the phase, watts.", readers.per_part("phases", "power_w"), ("phase",)),
-    _pdu(
-        "phase_apparent_power_voltamperes",
-        "Apparent power of the phase.",
-        readers.per_part("phases", "apparent_va"),
-        ("phase",),
-    ),
-    _pdu(
-        "phase_power_factor_ratio", "Power factor of the phase.", readers.per_part("phases", "power_factor"), ("phase",)
-    ),
-    _pdu(
-        "phase_energy_joules_total",
+    _part("phase", "voltage_volts", "Voltage of the phase, volts.", "voltage_v"),
+    _part("phase", "current_amperes", "Current of the phase, amperes.", "current_a"),
+    _part("phase", "power_watts", "Real power of the phase, watts.", "power_w"),
+    _part("phase", "apparent_power_voltamperes", "Apparent power of the phase.", "apparent_va"),
+    _part("phase", "power_factor_ratio", "Power factor of the phase.", "power_factor"),
+    _part(
+        "phase",
+        "energy_joules_total",
         "Energy through the phase, joules.",
-        readers.per_part("phases", "energy_wh", readers.JOULES_PER_WH),
-        ("phase",),
+        "energy_wh",
+        readers.JOULES_PER_WH,
         kind="counter",
     ),
-    _pdu(
-        "bank_current_amperes",
-        "Current of the bank (breaker), amperes.",
-        readers.per_part("banks", "current_a"),
-        ("bank",),
-    ),
-    _pdu("outlet_power_watts", "Real power of the outlet, watts.", readers.per_part("outlets", "power_w"), ("outlet",)),
-    _pdu(
-        "outlet_current_amperes",
-        "Current of the outlet, amperes.",
-        readers.per_part("outlets", "current_a"),
-        ("outlet",),
-    ),
-    _pdu(
-        "outlet_voltage_volts", "Voltage at the outlet, volts.", readers.per_part("outlets", "voltage_v"), ("outlet",)
-    ),
-    _pdu(
-        "outlet_apparent_power_voltamperes",
-        "Apparent power of the outlet.",
-        readers.per_part("outlets", "apparent_va"),
-        ("outlet",),
-    ),
-    _pdu(
-        "outlet_power_factor_ratio",
-        "Power factor of the outlet.",
-        readers.per_part("outlets", "power_factor"),
-        ("outlet",),
-    ),
-    _pdu(
-        "outlet_energy_joules_total",
+    _part("bank", "current_amperes", "Current of the bank (breaker), amperes.", "current_a"),
+    _part("outlet", "power_watts", "Real power of the outlet, watts.", "power_w"),
+    _part("outlet", "current_amperes", "Current of the outlet, amperes.", "current_a"),
+    _part("outlet", "voltage_volts", "Voltage at the outlet, volts.", "voltage_v"),
+    _part("outlet", "apparent_power_voltamperes", "Apparent power of the outlet.", "apparent_va"),
+    _part("outlet", "power_factor_ratio", "Power factor of the outlet.", "power_factor"),
+    _part(
+        "outlet",
+        "energy_joules_total",
         "Energy through the outlet, joules.",
-        readers.per_part("outlets", "energy_wh", readers.JOULES_PER_WH),
-        ("outlet",),
+        "energy_wh",
+        readers.JOULES_PER_WH,
         kind="counter",
     ),
-    _pdu("outlet_on", "1 while the outlet is switched on.", readers.outlet_on, ("outlet",)),
+    _pdu(
+        "outlet_on", "1 while the outlet is switched on.", readers.outlet_on, ("outlet",), key=lambda pdu: pdu.outlets
+    ),
     _job("info", "What the job is; always 1.", readers.job_info, ("framework",)),
     _job("state", "1 for the state the job is in, 0 for the others.", readers.job_state, ("state",)),
     _job("ranks", "Ranks of the job on this node that are connected.", readers.value_of(lambda job: job.ranks)),
@@ -364,6 +368,7 @@ METRICS: tuple[Metric, ...] = (
         help="How long the last answered read took, seconds.",
         scope="source",
         read=readers.value_of(lambda source: source.duration_s),
+        key=lambda source: source.duration_s,
     ),
     Metric(
         name="nodewarden_source_errors_total",
@@ -372,6 +377,7 @@ METRICS: tuple[Metric, ...] = (
         scope="source",
         labels=("reason",),
         read=readers.errors,
+        key=lambda source: source.errors,
     ),
     Metric(
         name="nodewarden_source_rejected_total",
@@ -380,6 +386,7 @@ METRICS: tuple[Metric, ...] = (
         scope="source",
         labels=("field",),
         read=readers.rejected,
+        key=lambda source: source.rejected,
     ),
     Metric(
         name="nodewarden_source_skipped_total",
@@ -387,6 +394,7 @@ METRICS: tuple[Metric, ...] = (
         help="Reads skipped because the one before was late.",
         scope="source",
         read=readers.value_of(lambda source: source.skipped),
+        key=lambda source: source.skipped,
     ),
     Metric(
         name="nodewarden_loop_age_seconds",

@@ -1,10 +1,15 @@
 """The agent's metrics about itself, through prometheus_client: loops, scrapes, journal, process. Not about the node."""
 
+import math
+
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.process_collector import ProcessCollector
 
 JOURNAL_STATES = ("ok", "degraded", "off")
+# Making this page costs as much as a quarter of the page about the node, and nobody acts on it within a second.
+SHARED_S = 2.0
+
 _LAG_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0)
 _TICK_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0)
 
@@ -60,6 +65,8 @@ class OwnMetrics:
             ["state"],
             registry=self.registry,
         )
+        self._page = b""
+        self._made_s = -math.inf
         for reason in ("idle", "slow", "full"):
             self._dropped.labels(reason)
 
@@ -92,6 +99,8 @@ class OwnMetrics:
         for each in JOURNAL_STATES:
             self._journal.labels(each).set(int(each == state))
 
-    def page(self) -> bytes:
-        """The exposition text of all of them."""
-        return prometheus_client.generate_latest(self.registry)
+    def page(self, now_s: float) -> bytes:
+        """The exposition text of all of them, made at most every `SHARED_S`."""
+        if not 0.0 <= now_s - self._made_s < SHARED_S:
+            self._page, self._made_s = prometheus_client.generate_latest(self.registry), now_s
+        return self._page

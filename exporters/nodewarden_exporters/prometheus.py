@@ -143,7 +143,7 @@ class Renderer:
                     valid_until_s = min(valid_until_s, chunk.expires_s)
             if len(parts) == empty:
                 parts.pop()
-        self._page = "".join(parts).encode() + self.own.page()
+        self._page = "".join(parts).encode() + self.own.page(now_s)
         self._packed = None
         self._built_s, self._valid_until_s = now_s, valid_until_s
 

@@ -27,13 +27,14 @@ from nodewarden_exporters.windows import WINDOWS_S, Windows
 MAX_GPUS = 16
 MAX_LINKS = 36
 MAX_PDUS = 8
-MAX_PHASES = 12
-MAX_BANKS = 24
 MAX_OUTLETS = 96
 MAX_JOBS = 32
 MAX_REASONS = 16
 MAX_SOURCES = 64
 MAX_LOOPS = 32
+
+Part = Literal["phase", "bank", "outlet"]
+MAX_PARTS: dict[Part, int] = {"phase": 12, "bank": 24, "outlet": MAX_OUTLETS}
 
 # Decisions and jobs are shown this long after the control loop last put them together.
 VIEW_STALE_S = 15.0
@@ -143,10 +144,16 @@ def cap_requested(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
         yield ONE, facts.entry.w
 
 
-def cap_cause(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
+def cause_of(facts: GpuFacts) -> Cause:
     """Why there is a cap."""
-    if facts.setpoint is not None and facts.setpoint.cause != Cause.NONE:
-        yield (str(facts.setpoint.cause),), 1
+    return facts.setpoint.cause if facts.setpoint is not None else Cause.NONE
+
+
+def cap_cause(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
+    """Why there is a cap, while there is one."""
+    cause = cause_of(facts)
+    if cause != Cause.NONE:
+        yield (str(cause),), 1
 
 
 def compute_processes(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
@@ -187,15 +194,15 @@ def pdu_quantity(field: str, scale: float = 1.0) -> Reader:
     return read
 
 
-def per_part(parts: Literal["phases", "banks", "outlets"], field: str, scale: float = 1.0) -> Reader:
+def per_part(part: Part, field: str, scale: float = 1.0) -> Reader:
     """One value per phase, bank or outlet."""
-    most = {"phases": MAX_PHASES, "banks": MAX_BANKS, "outlets": MAX_OUTLETS}[parts]
+    parts = f"{part}s"
 
     def read(pdu: PduSnapshot, _now_s: float) -> Iterator[Sample]:
-        for part in getattr(pdu, parts)[:most]:
-            value = getattr(part, field)
+        for each in getattr(pdu, parts)[: MAX_PARTS[part]]:
+            value = getattr(each, field)
             if value is not None:
-                yield (str(part.index) if parts == "outlets" else part.id,), value * scale
+                yield (str(each.index) if part == "outlet" else each.id,), value * scale
 
     return read
 
