@@ -88,10 +88,10 @@ def _hide(thing: Any) -> str:
 def _toml_lines(document: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for name, table in document.items():
-        for part in table if isinstance(table, list) else [table]:
+        for part in table if isinstance(table, list | tuple) else [table]:
             if part is None:
                 continue
-            lines += ["", f"[[{name}]]" if isinstance(table, list) else f"[{name}]"]
+            lines += ["", f"[[{name}]]" if isinstance(table, list | tuple) else f"[{name}]"]
             lines += [f"{key} = {_toml(value)}" for key, value in part.items() if value is not None]
     return lines[1:]
 
@@ -102,7 +102,7 @@ def _toml(value: Any) -> str:
             return "true" if value else "false"
         case str():
             return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        case list():
+        case list() | tuple():
             return "[" + ", ".join(_toml(item) for item in value) + "]"
         case dict():
             return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"

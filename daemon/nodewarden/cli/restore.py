@@ -6,6 +6,7 @@ The last way works with everything of ours dead, as long as the ledger and the d
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,11 @@ from nodewarden.cli.exits import DEGRADED, NO_RIGHTS, NOT_ANSWERING, NOT_RUNNING
 from nodewarden.cli.output import clean, emit, emit_json, say, screen
 from nodewarden.cli.params import json_option, reason_option, runtime_of
 
+_OWN_S = 60.0  # it looks for the GPUs for 30 s, and gives their restores 10 s
+_OUTCOME = re.compile(
+    r"(?P<uuid>\S+) (?P<outcome>restored|kept|pending|none)(?: (?P<w>[\d.]+) W)?"
+    r"(?:: (?P<text>.*?))?(?:; --force lifts it)?"
+)
 _TIMEOUT_S = 10.0  # the helper gives each GPU 3 s, and answers after that
 
 
@@ -77,7 +83,7 @@ def _without_agent(
         raise CliError(f"the GPU helper refused: {error}", DEGRADED) from None
     if gpu != "all":
         raise CliError("without the helper only all GPUs can be restored: nodectl restore", DEGRADED)
-    return {"gpus": _on_its_own(runtime, force=force, timeout_s=timeout_s)}, "nodewarden-gpu"
+    return {"gpus": _on_its_own(runtime, force=force)}, "nodewarden-gpu"
 
 
 async def _through_helper(runtime: Path, gpu: str, *, force: bool, timeout_s: float) -> list[dict[str, Any]]:
@@ -105,29 +111,31 @@ async def _through_helper(runtime: Path, gpu: str, *, force: bool, timeout_s: fl
     return [msgspec.to_builtins(outcome) for outcome in outcomes]
 
 
-def _on_its_own(runtime: Path, *, force: bool, timeout_s: float) -> list[dict[str, Any]]:
-    """Run `nodewarden-gpu --restore`, and read from the ledger what is left."""
+def _on_its_own(runtime: Path, *, force: bool) -> list[dict[str, Any]]:
+    """Run `nodewarden-gpu --restore` and read what it says of each cap in the ledger."""
     from nodewarden.gpuhelper.ledger import read_ledger  # noqa: PLC0415
 
     before = read_ledger(paths.ledger_file(runtime))
     if not before:
         return []
     command = [sys.executable, "-m", "nodewarden.gpuhelper.main", "--restore", "--runtime-dir", str(runtime)]
+    command += ["--force"] if force else []
     try:
-        done = subprocess.run([*command, *(["--force"] if force else [])], timeout=timeout_s, check=False)
+        done = subprocess.run(command, timeout=_OWN_S, check=False, stdout=subprocess.PIPE, text=True)
     except subprocess.TimeoutExpired:
-        raise CliError(
-            "nodewarden-gpu --restore did not end: the driver hangs; caps end with a reboot", DEGRADED
-        ) from None
-    left = {entry.uuid: entry for entry in read_ledger(paths.ledger_file(runtime))}
+        said = "nodewarden-gpu --restore did not end: the driver hangs; caps end with a reboot"
+        raise CliError(said, DEGRADED) from None
+    told = {match["uuid"]: match for line in done.stdout.splitlines() if (match := _OUTCOME.fullmatch(line))}
+    if not told:
+        raise CliError(f"nodewarden-gpu --restore: {done.stdout.strip() or f'exit code {done.returncode}'}", DEGRADED)
     outcomes = []
     for entry in before:
-        still = left.get(entry.uuid)
-        if still is None:
-            outcomes.append({"uuid": entry.uuid, "outcome": "restored", "w": entry.prior_w, "text": ""})
-        else:
-            outcome = "pending" if still.pending or done.returncode else "kept"
-            outcomes.append({"uuid": entry.uuid, "outcome": outcome, "w": still.w, "text": still.pending or ""})
+        match = told.get(entry.uuid)
+        watts = float(match["w"]) if match and match["w"] else entry.w
+        outcome = match["outcome"] if match else "pending"
+        outcomes.append(
+            {"uuid": entry.uuid, "outcome": outcome, "w": watts, "text": match["text"] or "" if match else ""}
+        )
     return outcomes
 
 
