@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,13 +29,12 @@ UP_TIME = "1.3.6.1.2.1.1.3.0"
 def config(port: int, outlets: tuple[int, ...] = (7, 8), **more: Any) -> PduConfig:
     return PduConfig(
         name="rack12-a",
-        host="127.0.0.1",
         port=port,
         feed="A",
         community=Secret(COMMUNITY),
         outlets=outlets,
         limit_w=6000,
-        **{"timeout_s": 1.0, **more},
+        **{"host": "127.0.0.1", "timeout_s": 1.0, **more},
     )
 
 
@@ -184,6 +184,38 @@ async def test_a_pdu_that_is_off_at_the_start_is_picked_up_when_it_appears(
     clock.time_s += 5
     pdu = await source.read()
     assert (pdu.up, pdu.since_s, pdu.power_w) == (True, 1005.0, Reading(6120.0, 1005.0))
+
+
+async def test_a_name_that_appears_late_or_moves_to_another_address_is_followed(
+    snmp: SnmpEngine, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses: list[str] = []
+
+    def names(host: str, port: int, **_: Any) -> list[Any]:
+        assert host == "rack12-pdu.example"
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (addresses[-1], port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    objects = load_recording(recording("apc_three_phase_metered"))
+    with Agent(objects, community=COMMUNITY) as first, Agent(objects, community=COMMUNITY) as second:
+        second.close()
+        second.start("127.0.0.2", first.port)
+        source = PduSource(config(first.port, host="rack12-pdu.example", timeout_s=0.4), snmp, clock)
+        with pytest.raises(DeviceError, match="Name or service not known") as raised:
+            await source.read()
+        assert raised.value.reason == "unreachable"
+        addresses.append("127.0.0.1")
+        assert (await source.read()).up
+        first.silent = True
+        addresses.append("127.0.0.2")
+        clock.time_s += 5
+        with pytest.raises(DeviceTimeoutError):
+            await source.read()
+        clock.time_s += 5
+        assert (await source.read()).up
+        assert second.asked
 
 
 async def test_a_pdu_that_comes_back_is_up_since_then(peer: Agent, source: PduSource, clock: HandClock) -> None:

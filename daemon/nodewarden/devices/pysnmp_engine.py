@@ -109,13 +109,13 @@ class Engine:
         self._communities: dict[str, str] = {}
         self._parameters: set[str] = set()
         self._names: dict[str, tuple[Any, Any]] = {}
-        self._targets = 0
+        self._targets: dict[tuple[Any, ...], str] = {}
         self.garbage: dict[tuple[str, int], int] = {}
         # pysnmp reads files with the first target of each family and the first answer: here, never on the event loop
         self._engine.get_mib_builder().load_modules("SNMPv2-MIB", "__SNMPv2-MIB")
         for family, address in ((socket.AF_INET, ("127.0.0.1", 9)), (socket.AF_INET6, ("::1", 9, 0, 0))):
             for model in (0, 1):
-                self.remove_target(self.add_community_target(family, address, "public", model, 1.0))
+                self.add_community_target(family, address, "public", model, 1.0)
 
     async def open_family(self, family: int) -> None:
         """Open the socket for one address family, once."""
@@ -136,7 +136,7 @@ class Engine:
     def add_community_target(
         self, family: int, address: tuple[Any, ...], community: str, model: int, timeout_s: float
     ) -> str:
-        """Register a peer of v1 (`model` 0) or v2c (1). Returns its name for `send`."""
+        """The name for `send` of a peer of v1 (`model` 0) or v2c (1); the same for the same peer."""
         index = self._communities.get(community)
         if index is None:
             index = self._communities[community] = f"c{len(self._communities)}"
@@ -150,16 +150,13 @@ class Engine:
         if parameters not in self._parameters:
             config.add_target_parameters(self._engine, parameters, security, level, model)
             self._parameters.add(parameters)
-        self._targets += 1
-        name = f"t{self._targets}"
-        config.add_target_address(
-            self._engine, name, _FAMILIES[family][0], address, parameters, max(1, round(timeout_s * 100)), 0
-        )
+        key = (family, address, parameters, timeout_s)
+        name = self._targets.get(key)
+        if name is None:
+            name = self._targets[key] = f"t{len(self._targets)}"
+            ticks = max(1, round(timeout_s * 100))
+            config.add_target_address(self._engine, name, _FAMILIES[family][0], address, parameters, ticks, 0)
         return name
-
-    def remove_target(self, name: str) -> None:
-        """Forget a peer, because its address has changed or it is no longer asked."""
-        config.delete_target_address(self._engine, name)
 
     def send(
         self,

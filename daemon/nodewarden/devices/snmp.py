@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
-from nodewarden.devices.resolve import is_address, look_up
+from nodewarden.devices.resolve import look_up
 from nodewarden.errors import DeviceError, DeviceTimeoutError
 
 Value = int | float | bytes | str | None
@@ -152,10 +152,6 @@ class SnmpDevice:
 
     def forget_address(self) -> None:
         """Look the name up again before the next request: the address behind it may have changed."""
-        if is_address(self.host):
-            return
-        if self._target is not None and self._raw is not None:
-            self._raw.remove_target(self._target)
         self._target = None
 
     # GET

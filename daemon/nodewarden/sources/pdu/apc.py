@@ -1,7 +1,8 @@
 """APC rack PDUs of the second generation (PowerNet-MIB rPDU2) with the older rPDU and sPDU branches behind them.
 
 Left out of the second generation on some models, and taken from the older branches then: outlet states and names
-(AP8959), watts (AP79xxB, where the card computes them from a configured voltage), everything (AP78xx, AP79xx).
+(AP8959), watts (AP79xxB, where the card computes them from a configured voltage), everything (AP78xx, AP79xx; a
+MasterSwitch has outlet states alone).
 The two generations number states in opposite ways: rPDU2 has 1 off, 2 on; sPDU and rPDU have 1 on, 2 off.
 """
 
@@ -117,8 +118,8 @@ def _legacy_load(*, banks: bool) -> Table:
 RPDU2 = Profile(
     name="apc-rpdu2",
     vendor="APC",
-    prefixes=tuple(f"{_APC}.1.3.4.{product}" for product in (4, 5, 6, 8)),
-    probe=(f"{_device}.5.1", f"{_RPDU}.1.16.0"),
+    prefixes=tuple(f"{_APC}.1.3.4.{product}" for product in (2, 4, 5, 6, 8)),
+    probe=(f"{_device}.5.1", f"{_RPDU}.1.16.0", f"{_old_load}.2.1", f"{_spdu_outlet}.3.1"),
     scalars={
         "model": _MODEL,
         "legacy_power_w": (number(f"{_RPDU}.1.16", suffix="0", poll="fast", rank=60),),

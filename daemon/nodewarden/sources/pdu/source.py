@@ -72,6 +72,7 @@ class PduSource:
         self._device = self._open(engine)
         self._identity: Identity | None = None
         self._columns: Columns = {}
+        self._found = Decoded(scalars={}, rows={})
         self._fast, self._own = _Part(periods.pdu_totals_s), _Part(periods.pdu_outlets_s)
         self._others = _Part(periods.pdu_other_outlets_s)
         self._read_all_s = 0.0
@@ -142,7 +143,7 @@ class PduSource:
             self._identity = None
             raise
         self._identity, self._columns, self._up_time = identity, columns, identity.up_time
-        found = decode(identity.profile, columns)
+        found = self._found = decode(identity.profile, columns)
         self._plan(found)
         self._read_all_s = now_s
         for part in (self._fast, self._own, self._others):
@@ -200,7 +201,8 @@ class PduSource:
             if part.oids and now_s >= part.next_s:
                 part.next_s = now_s + part.period_s - 0.5 * self._fast.period_s
                 await self._poll_part(device, part, now_s)
-        found = self._decoded()
+        assert self._identity is not None
+        found = self._found = decode(self._identity.profile, self._columns)
         if any(used.oid not in self._planned for used in found.used):
             self._plan(found)
             self._warn(found)
@@ -220,10 +222,6 @@ class PduSource:
         part.taken_s, part.failed_s = now_s, None
 
     # judging
-
-    def _decoded(self) -> Decoded:
-        assert self._identity is not None
-        return decode(self._identity.profile, self._columns)
 
     def _check(self, found: Decoded, weight: int) -> None:
         """Quantities are suspect once they have been contradicted several times: parts are read at different times."""
@@ -268,7 +266,7 @@ class PduSource:
 
     def _snapshot(self, since_s: float) -> PduSnapshot:
         assert self._identity is not None
-        found = self._decoded()
+        found = self._found
         outlets_w = self._outlets_w(found)
         suspect = sorted(self._suspect)
         mine = set(self._config.outlets)
