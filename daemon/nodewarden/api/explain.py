@@ -5,12 +5,11 @@ Sentences are made here, from one view; nothing is decided.
 
 import msgspec
 
-from nodewarden.api.status import GpuStatus, gpu_status, rfc3339, sorted_gpus, tidy
+from nodewarden.api.status import GpuStatus, advice_for, gpu_status, rfc3339, sorted_gpus, tidy
 from nodewarden.api.view import View
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause, Level
 from nodewarden.model.snapshot import GpuSnapshot
-from nodewarden_alerts import advice_of
 from nodewarden_alerts.predicates import CAUSE_WORDS
 
 LEVEL_WORDS = {
@@ -71,7 +70,7 @@ def explanation(view: View, uuids: list[str] | None = None) -> Explanation:
             severity=p.severity,
             text=p.text,
             since=rfc3339(view.unix_s(p.since_s)),
-            advice=advice_of(p.code),
+            advice=advice_for(view, p.code, p.uuid),
         )
         for p in view.problems
         if uuids is None or p.uuid is None or p.uuid in uuids

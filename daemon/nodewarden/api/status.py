@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Literal, overload
@@ -123,13 +124,22 @@ def status_document(view: View) -> Status:
                 severity=problem.severity,
                 text=problem.text,
                 since=rfc3339(view.unix_s(problem.since_s)),
-                advice=advice_of(problem.code),
+                advice=advice_for(view, problem.code, problem.uuid),
                 uuid=problem.uuid,
                 pdu=problem.pdu,
             )
             for problem in view.problems
         ],
     )
+
+
+def advice_for(view: View, code: str, uuid: str | None) -> str:
+    """What to do about a problem, with the GPU's index where the commands in it say GPU."""
+    advice = advice_of(code)
+    gpu = view.snapshot.gpus.get(uuid) if uuid is not None else None
+    if gpu is None or gpu.index is None:
+        return advice
+    return re.sub(r"(nodectl \w+) GPU\b", rf"\1 {gpu.index}", advice)
 
 
 def status_without_agent(
