@@ -121,6 +121,22 @@ async def test_the_sum_of_some_of_the_outlets_is_never_given_out(
     assert (await source.read()).outlets_w == Reading(505.0, 1030.0)
 
 
+async def test_a_total_that_is_gone_has_failed_and_one_that_never_was_is_absent(
+    source: PduSource, peer: Agent, clock: HandClock
+) -> None:
+    peer.set("1.3.6.1.4.1.318.1.1.26.4.3.1.9.1", INTEGER, -1)
+    assert (await source.read()).energy_wh == Absent("not_supported")
+    peer.set(DEVICE_POWER, INTEGER, -1)
+    clock.time_s += 5
+    assert (await source.read()).power_w == Failed("no_reading", 1005.0)
+    clock.time_s += 5
+    assert (await source.read()).power_w == Failed("no_reading", 1005.0)
+    peer.set(DEVICE_POWER, INTEGER, 600)
+    clock.time_s += 5
+    pdu = await source.read()
+    assert (pdu.power_w, pdu.energy_wh) == (Reading(6000.0, 1015.0), Absent("not_supported"))
+
+
 async def test_an_outlet_that_shows_a_marker_at_first_is_read_once_it_has_a_value(
     peer: Agent, snmp: SnmpEngine, clock: HandClock
 ) -> None:

@@ -85,7 +85,8 @@ class PduSource:
         self._last_answer_s: float | None = None
         self._last_error: DeviceError | None = None
         self._up_since_s: float | None = None
-        self._no_reading_since_s: float | None = None
+        self._missing_since_s: dict[str, float] = {}
+        self._seen: set[str] = set()
 
     async def read(self) -> PduSnapshot:
         """One pass over what is due.
@@ -142,7 +143,10 @@ class PduSource:
         except DeviceError:
             self._identity = None
             raise
-        self._identity, self._columns, self._up_time = identity, columns, identity.up_time
+        before, self._identity = self._identity, identity
+        self._columns, self._up_time = columns, identity.up_time
+        if before is not None and before.profile is not identity.profile:
+            self._seen.clear()  # another device at this address
         found = self._found = decode(identity.profile, columns)
         self._plan(found)
         self._read_all_s = now_s
@@ -214,6 +218,7 @@ class PduSource:
                 values = await device.get(part.oids[start : start + MAX_OIDS])
                 store(self._columns, values, self._columns)
         except DeviceError as error:
+            part.next_s = now_s  # again in the next pass
             part.failed_s = part.failed_s or now_s
             part.reason = error.reason
             if now_s - part.taken_s > part.stale_after_s():
@@ -283,10 +288,10 @@ class PduSource:
             since_s=since_s,
             limit_w=self._config.limit_w,
             mapped_outlets=self._config.outlets,
-            power_w=self._number(found.scalars.get("total_power_w"), self._fast),
-            apparent_va=self._number(found.scalars.get("apparent_power_va"), self._fast),
-            power_factor=self._number(found.scalars.get("power_factor"), self._fast),
-            energy_wh=self._number(found.scalars.get("energy_wh"), self._fast),
+            power_w=self._total("total_power_w"),
+            apparent_va=self._total("apparent_power_va"),
+            power_factor=self._total("power_factor"),
+            energy_wh=self._total("energy_wh"),
             outlets_w=outlets_w,
             phases=tuple(_fill(PhaseSnapshot, row) for row in found.of("phases")),
             banks=tuple(_fill(BankSnapshot, row) for row in found.of("banks")),
@@ -297,8 +302,16 @@ class PduSource:
             estimated=tuple(found.estimated),
         )
 
-    def _number(self, value: float | None, part: _Part) -> Number:
-        return Absent("not_supported") if value is None else Reading(float(value), part.taken_s)
+    def _total(self, quantity: str) -> Number:
+        """A total. One that this device has given before and does not give now has failed; others are absent."""
+        value = self._found.scalars.get(quantity)
+        if value is not None:
+            self._seen.add(quantity)
+            self._missing_since_s.pop(quantity, None)
+            return Reading(float(value), self._fast.taken_s)
+        if quantity in self._seen:
+            return Failed("no_reading", self._missing_since_s.setdefault(quantity, self._fast.taken_s))
+        return Absent("not_supported")
 
     def _outlets_w(self, found: Decoded) -> Number:
         """All of this node's outlets together or nothing: the sum of some of them would look safe and is not."""
@@ -312,15 +325,14 @@ class PduSource:
         powers = [rows[number].get("power_w") if number in rows else None for number in self._config.outlets]
         known = [power for power in powers if power is not None]
         if len(known) == len(powers):
-            self._no_reading_since_s = None
+            self._missing_since_s.pop("outlets_w", None)
             return Reading(float(sum(known)), self._own.taken_s)
         if any(number not in rows for number in self._config.outlets):
             return Failed("no_such_outlet", self._read_all_s)
         if self._own.failed_s is not None:
             return Failed(self._own.reason, self._own.failed_s)
-        if self._no_reading_since_s is None:
-            self._no_reading_since_s = self._own.taken_s
-        return Failed("outlet_without_reading", self._no_reading_since_s)
+        since_s = self._missing_since_s.setdefault("outlets_w", self._own.taken_s)
+        return Failed("outlet_without_reading", since_s)
 
 
 def _fill(kind: type[Any], row: dict[str, Any]) -> Any:
