@@ -16,10 +16,11 @@ from nodewarden.sim.demo_view import DemoView, clock_text, plain_line
 from nodewarden.sim.scenario import load_scenario
 from nodewarden.sim.stage import StageError
 from nodewarden.sim.story import Story, as_json
+from nodewarden.sim.told import plainly
 from nodewarden.sim.watch import ControlError, Sample, Watcher
 
-SPEED = 3.0  # six minutes of the node's life in two
-FAST_SPEED = 30.0
+SPEED = 3.5  # seven minutes of the node's life in two
+FAST_SPEED = 25.0
 PLAIN_EVERY_S = 15.0
 NARROWEST = 60
 PICTURE_WIDTH = 100
@@ -28,8 +29,9 @@ PICTURE_WIDTH = 100
 class Screen:
     """Where progress goes: a live table on a terminal, plain lines in a pipe, nothing for a program."""
 
-    def __init__(self, view: DemoView, *, quiet: bool) -> None:
+    def __init__(self, view: DemoView, *, armed: bool, quiet: bool) -> None:
         self._view = view
+        self._armed = armed
         self._quiet = quiet
         self.console = Console()
         self.is_live = self.console.is_terminal and not quiet and self.console.width >= NARROWEST
@@ -48,7 +50,7 @@ class Screen:
             self._live.start()
             self._live.update(self._view.render(watcher.samples, watcher.events, self.console.width), refresh=True)
         elif not self._quiet:
-            for event in watcher.events[self._events :]:
+            for event in plainly(watcher.events[self._events :], armed=self._armed):
                 click.echo(f"{clock_text(event.at_s)}  - {event.text}")
             self._events = len(watcher.events)
             if sample.at_s >= self._next_line_s:
@@ -80,7 +82,7 @@ def run_demo(*, fast: bool, seed: int, armed: bool, as_document: bool, scenario:
     speed = FAST_SPEED if fast else SPEED
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     view = DemoView(script, armed=armed, speed=speed, ascii_only=not encoding.startswith("utf"))
-    screen = Screen(view, quiet=as_document)
+    screen = Screen(view, armed=armed, quiet=as_document)
     watchers: list[Watcher] = []
 
     def on_sample(watcher: Watcher, sample: Sample) -> None:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nodewarden.sim.scenario import Scenario
+from nodewarden.sim.told import plainly
 from nodewarden.sim.watch import GpuSample, Sample, Told
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -178,7 +179,7 @@ class DemoView:
         table.add_row("ladder", self._ladder(now))
         table.add_row("job", self._job(samples, bars))
         table.add_row("PDU", self._pdu(now))
-        shown = [event for event in events if event.code != "journal_opened"][-NEWEST:]
+        shown = plainly(events, armed=self._armed)[-NEWEST:]
         for i in range(NEWEST):
             text = Text(no_wrap=True, overflow="ellipsis")
             if i < len(shown):

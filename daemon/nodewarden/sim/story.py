@@ -1,5 +1,6 @@
 """The demo's ending: what happened, what was done, what was lost. Every number is one that was measured."""
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,8 @@ import msgspec
 from nodewarden.sim.demo_view import LADDER, clock_text
 from nodewarden.sim.job_link import BoardTruth
 from nodewarden.sim.scenario import Scenario
-from nodewarden.sim.watch import Sample, Told, Watcher
+from nodewarden.sim.told import plainly
+from nodewarden.sim.watch import Sample, Watcher
 
 SCHEMA = 1
 AT_PRIOR_W = 1.0
@@ -42,6 +44,7 @@ class JobStory(msgspec.Struct, frozen=True, kw_only=True):
     lowest_duty: float
     healthy_steps_per_s: float | None
     slowest_steps_per_s: float | None
+    last_steps_per_s: float | None
     checkpoint_step: int | None
     checkpoint_s: float | None
 
@@ -91,9 +94,9 @@ def tell(scenario: Scenario, name: str, watcher: Watcher, *, armed: bool, seed: 
     """Put the story together from what was seen."""
     samples = watcher.samples
     gpus = gpu_story(watcher.truth())
-    job = _job_story(watcher)
+    job = _job_story(watcher, min((fault.at_s for fault in scenario.fault), default=scenario.duration_s))
     caps = cap_stories(samples)
-    done = [Moment(at_s=round(event.at_s, 1), text=event.text) for event in worth_telling(watcher.events)]
+    done = [Moment(at_s=round(event.at_s, 1), text=event.text) for event in plainly(watcher.events, armed=armed)]
     last = samples[-1]
     # A step is lost when the job fell back behind a step that it had finished: only a restart could do that.
     lost = LostStory(steps=_steps_lost(samples), gpus=len(gpus.switched_off))
@@ -165,12 +168,6 @@ def cap_stories(samples: Sequence[Sample]) -> list[CapStory]:
     return stories
 
 
-def worth_telling(events: Sequence[Told]) -> list[Told]:
-    """Events about this scenario, not about the agent's own start and stop."""
-    housekeeping = {"journal_opened", "agent_started", "agent_ready", "armed", "disarmed", "source_back"}
-    return [event for event in events if event.code not in housekeeping and event.at_s >= 0.0]
-
-
 def _steps_lost(samples: Sequence[Sample]) -> int:
     lost, highest = 0, 0
     for sample in samples:
@@ -180,10 +177,11 @@ def _steps_lost(samples: Sequence[Sample]) -> int:
     return lost
 
 
-def _job_story(watcher: Watcher) -> JobStory:
+def _job_story(watcher: Watcher, first_fault_s: float) -> JobStory:
     samples = watcher.samples
     steps = [sample.step for sample in samples if sample.step is not None]
     rates = [sample.steps_per_s for sample in samples if sample.steps_per_s is not None]
+    healthy = [s.steps_per_s for s in samples if s.at_s < first_fault_s and s.steps_per_s is not None]
     asked = [save for save in watcher.saves if save.asked]
     return JobStory(
         first_step=steps[0] if steps else 0,
@@ -191,60 +189,64 @@ def _job_story(watcher: Watcher) -> JobStory:
         restarts=max(0, watcher.job_starts - 1),
         alive=watcher.job_ended is None,
         lowest_duty=min(sample.duty for sample in samples),
-        healthy_steps_per_s=round(rates[0], 3) if rates else None,
+        healthy_steps_per_s=round(statistics.median(healthy), 3) if healthy else None,
         slowest_steps_per_s=round(min(rates), 3) if rates else None,
+        last_steps_per_s=round(rates[-1], 3) if rates else None,
         checkpoint_step=asked[-1].step if asked else None,
         checkpoint_s=round(asked[-1].at_s, 1) if asked else None,
     )
 
 
 def sentences(story: Story) -> list[str]:
-    """The story in plain words: what happened, what was done, what was lost."""
-    out = [f"{clock_text(moment.at_s)}  {moment.text}." for moment in story.happened[1:]]
-    out += _caps_in_words(story)
-    job, gpus = story.job, story.gpus
-    if job.lowest_duty < 0.995:
-        out.append(f"The job was throttled, at the lowest to {job.lowest_duty:.0%} of the time.")
+    """The story in plain words: what happened and what was done in order of time, then what it came to."""
+    moments = [(moment.at_s, moment.text) for moment in story.happened[1:]] + _caps_in_words(story)
+    job = story.job
     if job.checkpoint_step is not None and job.checkpoint_s is not None:
-        out.append(
-            f"It saved a checkpoint when asked: step {job.checkpoint_step}, complete at {clock_text(job.checkpoint_s)}."
+        moments.append(
+            (job.checkpoint_s, f"The job has saved a checkpoint, as it was asked to: step {job.checkpoint_step}")
         )
-    out.append(
-        f"Highest rung of the ladder: {story.top_level} ({LADDER[story.top_level]})"
-        + (f"; back at {story.last_level} ({LADDER[story.last_level]})." if story.last_level < story.top_level else ".")
-    )
-    margin = (
-        f"{gpus.lowest_margin_c:.1f} °C below its limit"
-        if gpus.lowest_margin_c >= 0
-        else f"{-gpus.lowest_margin_c:.1f} °C ABOVE its limit"
-    )
-    hottest = f"Hottest: GPU {gpus.hottest} at {gpus.hottest_c:.1f} °C; "
-    out.append(f"{hottest}nearest to a limit: GPU {gpus.lowest_margin_gpu}, {margin}.")
-    if gpus.switched_off:
-        out.append(f"GPUs that switched themselves off: {', '.join(map(str, gpus.switched_off))}.")
-    if gpus.hw_slowdown_reached:
-        out.append(f"The hardware had to slow itself down: {gpus.hw_slowdown_s:.0f} GPU-seconds.")
-    else:
-        out.append("The hardware never had to slow itself down.")
+    out = [f"{clock_text(at_s)}  {text}." for at_s, text in sorted(moments)]
+    if not story.caps:
+        out.append("No GPU was capped." if story.armed else "Nobody did anything: Nodewarden was not armed.")
+    if job.healthy_steps_per_s and job.slowest_steps_per_s and job.last_steps_per_s:
+        slowed = f"Training went at {job.healthy_steps_per_s:.2f} steps/s, {job.slowest_steps_per_s:.2f} at the slowest"
+        duty = f" (throttled to {job.lowest_duty:.0%} of the time)" if job.lowest_duty < 0.995 else ""
+        out.append(f"{slowed}{duty}, and {job.last_steps_per_s:.2f} at the end.")
+    top = f"Highest rung of the ladder: {story.top_level} ({LADDER[story.top_level]})"
+    out.append(f"{top}, at the end {story.last_level} ({LADDER[story.last_level]}).")
+    out += _boards_in_words(story.gpus)
     out.append(_lost_in_words(story))
     return out
 
 
-def _caps_in_words(story: Story) -> list[str]:
+def _boards_in_words(gpus: GpuStory) -> list[str]:
+    where = "below its limit" if gpus.lowest_margin_c >= 0 else "ABOVE its limit"
+    hottest = f"Hottest: GPU {gpus.hottest} at {gpus.hottest_c:.1f} °C"
+    out = [f"{hottest}; nearest to a limit: GPU {gpus.lowest_margin_gpu}, {abs(gpus.lowest_margin_c):.1f} °C {where}."]
+    if gpus.switched_off:
+        out.append(f"Switched themselves off: GPU {', '.join(map(str, gpus.switched_off))}.")
+    if gpus.hw_slowdown_reached:
+        out.append(f"The hardware had to slow itself down, for {gpus.hw_slowdown_s:.0f} GPU-seconds.")
+    else:
+        out.append("The hardware never had to slow itself down.")
+    return out
+
+
+def _caps_in_words(story: Story) -> list[tuple[float, str]]:
     if not story.caps:
-        return ["No GPU was capped." if story.armed else "Nobody did anything: Nodewarden was not armed."]
+        return []
     first = min(story.caps, key=lambda cap: cap.first_s)
     lowest = min(story.caps, key=lambda cap: cap.lowest_w)
-    many = "all GPUs" if len(story.caps) == 8 else f"GPUs {', '.join(str(cap.gpu) for cap in story.caps)}"
-    began = f"{clock_text(first.first_s)}  Nodewarden began to cap power, GPU {first.gpu} first, then {many}; "
-    out = [f"{began}the lowest cap was {lowest.lowest_w:.0f} W (GPU {lowest.gpu})."]
+    many = "all eight GPUs" if len(story.caps) == 8 else f"GPUs {', '.join(str(cap.gpu) for cap in story.caps)}"
+    began = f"Nodewarden begins to cap power: GPU {first.gpu} first, then {many}, at the lowest {lowest.lowest_w:.0f} W"
+    moments = [(first.first_s, began)]
     back = [cap.back_s for cap in story.caps if cap.back_s is not None]
     if len(back) == len(story.caps):
-        out.append(f"{clock_text(max(back))}  Every cap is lifted again: {first.prior_w:.0f} W as before.")
+        moments.append((max(back), f"Every cap is lifted again: {first.prior_w:.0f} W, as before"))
     else:
         still = [str(cap.gpu) for cap in story.caps if cap.back_s is None]
-        out.append(f"GPUs {', '.join(still)} are still capped.")
-    return out
+        moments.append((story.duration_s, f"Still capped: GPU {', '.join(still)}"))
+    return moments
 
 
 def _lost_in_words(story: Story) -> str:
@@ -256,6 +258,8 @@ def _lost_in_words(story: Story) -> str:
         return f"Lost: {story.lost.gpus} GPUs; {went}, then it stood still."
     if story.lost.steps or job.restarts:
         return f"Lost: {story.lost.steps} steps, {job.restarts} restarts; {went}."
+    if story.gpus.hw_slowdown_reached:
+        return f"Lost: nothing this time, but only the hardware's own protection stood in between; {went}."
     return f"Lost: nothing. {went[0].upper()}{went[1:]} without a restart, and no step has to be done again."
 
 
