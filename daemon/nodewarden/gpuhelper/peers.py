@@ -33,6 +33,8 @@ STRANGER_IDLE_S = 10.0
 FRAME_S = 10.0
 """How long one frame may take once it has begun."""
 MAX_BAD_FRAMES = 8
+BACKLOG = 4096
+"""A crowd that connects faster than it is sorted out must not make an agent's connect fail."""
 SEND_BUFFER_BYTES = 1 << 20
 
 _CRED = struct.Struct("3i")
@@ -260,5 +262,5 @@ def _bind(path: Path) -> socket.socket:
     if os.geteuid() == 0:
         with contextlib.suppress(KeyError, OSError):
             os.chown(path, 0, grp.getgrnam(GROUP).gr_gid)
-    listener.listen(128)
+    listener.listen(BACKLOG)
     return listener

@@ -66,6 +66,7 @@ class Helper:
         self._driver = Driver(library, clock, self._gate, self._found)
         self._workers: dict[str, GpuWorker] = {}
         self._listener: Listener | None = None
+        self._no_socket = ""
         self._status = ""
         self._shared = Shared(
             clock=clock,
@@ -95,13 +96,23 @@ class Helper:
         self._driver.start()
         self._driver.first_look.wait(first_look_s)
 
-    def listen(self, path: Path, uids: frozenset[int]) -> None:
-        """Open gpu.sock. Raises RefusedError, AlreadyRunningError, OSError."""
-        self._listener = Listener(path, uids, self._on_request, self._on_gone)
+    def listen(self, path: Path, uids: frozenset[int]) -> int:
+        """Open gpu.sock; returns an exit status, 0 when it is open."""
+        try:
+            self._listener = Listener(path, uids, self._on_request, self._on_gone)
+        except (AlreadyRunningError, RefusedError, OSError) as error:
+            if str(error) != self._no_socket:
+                log.critical("no_socket text=%r", str(error))
+            self._no_socket = str(error)
+            return EXIT_SECOND if isinstance(error, AlreadyRunningError) else EXIT_CONFIG
+        self._no_socket = ""
+        return EXIT_OK
 
-    def keep(self, wait: Callable[[float], None], *, by_hand: bool) -> None:
+    def keep(self, wait: Callable[[float], None], path: Path, uids: frozenset[int], *, by_hand: bool) -> None:
         """The keeper's loop, until stop; by hand also until no agent was there for ten minutes."""
         while not self._stop.is_set():
+            if self._listener is None:
+                self.listen(path, uids)
             self._keep_once()
             self._show_status()
             if by_hand and min(self._adoption.away_for_s(), self._clock.now_s() - self._started_s) >= BY_HAND_S:
@@ -199,7 +210,8 @@ class Helper:
     def _show_status(self) -> None:
         gpus = [worker.shown() for worker in self._workers.values()]
         ill = sum(gpu.state != "ok" for gpu in gpus)
-        words = [f"{len(gpus)} GPUs" + (f", {ill} not answering" if ill else "")]
+        words = [self._no_socket] if self._no_socket else []
+        words.append(f"{len(gpus)} GPUs" + (f", {ill} not answering" if ill else ""))
         if self._driver.shown_state() != "ok":
             words.append(self._driver.text or self._driver.shown_state())
         pid = self._adoption.pid
@@ -394,20 +406,17 @@ def serve(
         return EXIT_OK if stop.is_set() else EXIT_SECOND
     helper = Helper(library, runtime_dir, lock_dir, clock, stop)
     helper.begin()
+    path, uids = runtime_dir / "gpu.sock", allowed_uids(service=service)
     try:
-        helper.listen(runtime_dir / "gpu.sock", allowed_uids(service=service))
-        notify("READY=1", STATUS="looking for GPUs")
-        helper.keep(wait, by_hand=not service)
-    except AlreadyRunningError as error:
-        log.critical("no_socket text=%r", str(error))
-        return EXIT_SECOND
-    except (RefusedError, OSError) as error:
-        log.critical("no_socket text=%r", str(error))
-        return EXIT_CONFIG
+        status = helper.listen(path, uids)
+        if status == EXIT_OK or service:  # a service goes on without: there is nothing that a restart could mend
+            notify("READY=1", STATUS="looking for GPUs")
+            helper.keep(wait, path, uids, by_hand=not service)
+            status = EXIT_OK
     finally:
         helper.end()
         lock.release()
-    return EXIT_OK
+    return status
 
 
 def _waiting(stop: threading.Event) -> tuple[threading.Event, Callable[[float], None]]:
