@@ -14,6 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from nodewarden import lean  # noqa: F401 - first, so that structlog comes without rich
+
+# isort: split
 import structlog
 
 from nodewarden import __version__, logs, paths
