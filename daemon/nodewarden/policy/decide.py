@@ -376,7 +376,7 @@ def _ladder(
 ) -> JobSetpoint:
     """Collect what the ladder must know, climb it, and say what the jobs are asked for."""
     notify, capping, hung, rising, hot_at_floor = budget.near, False, False, False, False
-    share, slowest, floor_time_s, worst = 1.0, 1.0, None, None
+    share, room, floor_time_s, worst = 1.0, 1.0, None, None
     for uuid, bounds in limits.gpus.items():
         gpu, cap, seen = new.gpus[uuid], caps[uuid], looks[uuid]
         ahead = forecast[uuid]
@@ -391,7 +391,8 @@ def _ladder(
             capping = True
             if bounds.prior_w > 0 and cap.w / bounds.prior_w < share:
                 share, worst = cap.w / bounds.prior_w, uuid
-            slowest = min(slowest, power_budget.speed(cap.w, bounds.prior_w))
+            span_w = bounds.prior_w - _floor_w(bounds)
+            room = min(room, (cap.w - _floor_w(bounds)) / span_w if span_w > 0 else 1.0)
             rising |= gpu.rise_c_per_s > 0.02 and gpu.junction_c > -limits.target_margin_c - 1
         if gpu.sink_c is None or not seen.fresh:
             continue
@@ -415,7 +416,7 @@ def _ladder(
         notify=notify,
         capping=capping,
         share=share * new.job_duty,
-        speed=slowest,
+        room=room,
         hot_at_floor=hot_at_floor,
         rising=rising,
         floor_time_s=floor_time_s,

@@ -26,8 +26,10 @@ CHECKPOINT_AFTER_S: Final = 120.0
 CHECKPOINT_ACK_S: Final = 2.0
 CHECKPOINT_DEFAULT_S: Final = 60.0
 DUTY_RISE_PER_S: Final = 0.005
-GENTLE_DUTY: Final = 0.8
+GENTLE_DUTY: Final = 0.95
+FLOOR_DUTY: Final = 0.8
 LOWEST_DUTY: Final = 0.5
+GENTLE_SHARE: Final = 0.5
 
 
 class Findings(NamedTuple):
@@ -37,7 +39,7 @@ class Findings(NamedTuple):
         notify: a margin, a forecast or a budget is near, or readings are missing.
         capping: an automatic cap is in force.
         share: lowest automatic cap as a share of its prior limit, the job's duty included.
-        speed: speed that the lowest automatic cap allows, 0 to 1.
+        room: how far the lowest automatic cap still is above its floor, as a share of the range.
         hot_at_floor: a GPU is above its target although its cap is at the floor.
         rising: a capped GPU still gets hotter.
         floor_time_s: time to slowdown although every cap were at its floor, None = the floor holds.
@@ -49,7 +51,7 @@ class Findings(NamedTuple):
     notify: bool
     capping: bool
     share: float
-    speed: float
+    room: float
     hot_at_floor: bool
     rising: bool
     floor_time_s: float | None
@@ -124,8 +126,9 @@ def _throttle(state: PolicyState, found: Findings, *, wanted: bool, has_job: boo
     """Lower the job's duty at once, give it back by 5 % per 10 s."""
     duty = 1.0
     if has_job and wanted:
-        # Watts saved by duty come back through higher caps, at a worse price: so gently, until the floor is reached.
-        duty = max(found.speed, GENTLE_DUTY)
+        # A watt saved by a cap costs less speed than one saved by duty: gently, as long as caps have room to fall.
+        room = min(1.0, found.room / GENTLE_SHARE)
+        duty = FLOOR_DUTY + room * (GENTLE_DUTY - FLOOR_DUTY)
         if found.hot_at_floor:
             duty = max(LOWEST_DUTY, state.job_duty - 0.02 * dt_s)
         duty = max(LOWEST_DUTY, min(duty, found.infeasible))

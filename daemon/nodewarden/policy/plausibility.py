@@ -45,20 +45,15 @@ RANGES: Final[dict[str, Range]] = {
 MARKERS: Final = frozenset({127.0, 255.0, 65_535.0, 2_147_483_647.0, 4_294_967_295.0, 140_737_488_355_328.0})
 _BLANK_FROM: Final = 9.0e18  # blanks of the driver stack lie near 2^63
 _BOUND_BY_MAX_W: Final = frozenset({"power_w", "power_instant_w", "cap_w", "enforced_w"})
-# Fields in which a marker is also an ordinary measurement (255 W is a cap, 127 V a voltage): only the range counts.
-_MARKER_IS_ORDINARY: Final = frozenset(
-    {
-        "power_w", "power_instant_w", "cap_w", "enforced_w", "energy_j", "energy_wh", "outlets_w", "apparent_va",
-        "voltage_v", "current_a", "memory_used_bytes", "memory_total_bytes", "sm_clock_hz", "memory_clock_hz", "ckpt_s",
-    }
-)  # fmt: skip
+# Fields in which a marker cannot be a measurement; elsewhere 255 W is a cap, 127 V a voltage, and only the range counts.
+_MARKED: Final = frozenset({"junction_c", "hbm_c", "margin_c", "inlet_c", "threshold_c", "utilisation"})
 
 
 def accept(field: str, value: object, max_w: float | None = None) -> bool:
     """True when `value` can be a measurement of `field`.
 
     Args:
-        field: a name of `RANGES`; other names are only checked for markers and for being a finite number.
+        field: a name of `RANGES`; other names are only checked for being a finite number that is no marker near 2^63.
         value: whatever the sensor said.
         max_w: the board's largest power cap in watts, where known; power above twice this is not believed.
     """
@@ -66,7 +61,7 @@ def accept(field: str, value: object, max_w: float | None = None) -> bool:
         return False
     if not -_BLANK_FROM < value < _BLANK_FROM:  # also refuses NaN and the infinities
         return False
-    if value in MARKERS and field not in _MARKER_IS_ORDINARY:
+    if field in _MARKED and value in MARKERS:
         return False
     bounds = RANGES.get(field)
     if bounds is None:

@@ -16,7 +16,6 @@ from nodewarden.policy.state import OutletState
 STATIC_W: Final = 70.0
 """Power of a loaded GPU that buys no speed: leakage, memory, fabric."""
 
-SPEED_EXPONENT: Final = 0.4
 SUPPLY_EFFICIENCY: Final = 0.94
 PDU_STALE_S: Final = 15.0
 _METER_LAG_S: Final = (7.5, 1.0)
@@ -25,13 +24,6 @@ _GUARD: Final = 0.01
 _STALE_GUARD: Final = 0.03
 _STALE_GUARD_PER_S: Final = 0.0005
 _MOST_STALE_GUARD: Final = 0.10
-
-
-def speed(cap_w: float, prior_w: float) -> float:
-    """Compute speed at a cap, relative to that at the prior limit (0 to 1)."""
-    if prior_w <= STATIC_W:
-        return 1.0
-    return float(min(1.0, max(0.0, (cap_w - STATIC_W) / (prior_w - STATIC_W)) ** SPEED_EXPONENT))
 
 
 def equal_speed_w(slowest_w: float) -> float:

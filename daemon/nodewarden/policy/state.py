@@ -41,6 +41,8 @@ class GpuState(msgspec.Struct):
     removed_w: float = 0.0
     junction_c: float = 0.0
     rise_c_per_s: float = 0.0
+    error_c: float = 0.0
+    smooth_w: float = 0.0
     duty: float = 1.0
     power_mean_w: float = 0.0
     power_seen: bool = False

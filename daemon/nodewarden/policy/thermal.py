@@ -17,10 +17,17 @@ SINK_J_PER_K: Final = 500.0
 
 DIE_K_PER_W: Final = 0.03
 OBSERVER_RAD_PER_S: Final = 0.35
+QUIET_RAD_PER_S: Final = 0.15
+QUIET_C: Final = 1.0
+STEP_S: Final = 3.0
+LAST_S: Final = 60.0
+PEAK_C: Final = 1.5
+HOLD_W: Final = 12.0
 APPROACH_S: Final = 8.0
 HURRY_S: Final = 5.0
 RISE_W_PER_S: Final = 8.0
 DEAD_ZONE_C: Final = 0.3
+HOT_C: Final = 0.5
 BLIND_DERATE_S: Final = 10.0
 BLIND_FLOOR_S: Final = 30.0
 _MAX_REMOVED_W: Final = 1_200.0
@@ -42,7 +49,7 @@ def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
         rel_c = max(rel_c, 0.0)  # the board slows itself down for heat: it is not cooler than max-operating
     if gpu.sink_c is None or gpu.seen_at_s is None:
         gpu.sink_c, gpu.removed_w = rel_c - DIE_K_PER_W * power_w, power_w
-        gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s = seen.taken_at_s, rel_c, 0.0
+        gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s, gpu.smooth_w = seen.taken_at_s, rel_c, 0.0, power_w
         return True
     dt_s = seen.taken_at_s - gpu.seen_at_s
     if dt_s <= 0:
@@ -61,16 +68,20 @@ def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
             return False
         sink_c, error_c = rel_c - DIE_K_PER_W * power_w, 0.0
     gpu.strange = 0
-    gpu.sink_c = sink_c + min(2 * OBSERVER_RAD_PER_S * dt_s, 0.8) * error_c
-    removed_w = gpu.removed_w - OBSERVER_RAD_PER_S**2 * dt_s * SINK_J_PER_K * error_c
+    gpu.error_c += min(1.0, dt_s / 2) * (error_c - gpu.error_c)
+    surprise = min(1.0, max(0.0, abs(gpu.error_c) - QUIET_C) / QUIET_C)
+    rad_per_s = QUIET_RAD_PER_S + surprise * (OBSERVER_RAD_PER_S - QUIET_RAD_PER_S)
+    gpu.sink_c = sink_c + min(2 * rad_per_s * dt_s, 0.8) * error_c
+    removed_w = gpu.removed_w - rad_per_s**2 * dt_s * SINK_J_PER_K * error_c
     gpu.removed_w = min(max(removed_w, _MIN_REMOVED_W), _MAX_REMOVED_W)
-    gpu.junction_c = gpu.sink_c + DIE_K_PER_W * power_w
+    gpu.smooth_w += min(1.0, dt_s / STEP_S) * (power_w - gpu.smooth_w)
+    gpu.junction_c = gpu.sink_c + DIE_K_PER_W * gpu.smooth_w
     rise = (power_w - gpu.removed_w) / SINK_J_PER_K
-    gpu.rise_c_per_s += min(1.0, dt_s / 3) * (rise - gpu.rise_c_per_s)
+    gpu.rise_c_per_s += min(1.0, dt_s / 6) * (rise - gpu.rise_c_per_s)
     return True
 
 
-def wanted_w(gpu: GpuState, target_c: float, slowdown_c: float, power_w: float) -> float:
+def wanted_w(gpu: GpuState, target_c: float, slowdown_c: float, power_w: float, floor_w: float) -> float:
     """The cap in watts at which the GPU comes to rest at `target_c`; not yet limited to the board's range."""
     assert gpu.sink_c is not None
     hot = gpu.junction_c > target_c
@@ -79,7 +90,12 @@ def wanted_w(gpu: GpuState, target_c: float, slowdown_c: float, power_w: float) 
     slope = max((power_w - gpu.removed_w) / SINK_J_PER_K, 1e-3)
     if (slowdown_c - 1 - gpu.junction_c) / slope < 4:
         mean_w = min(mean_w, gpu.removed_w - 0.5 * SINK_J_PER_K)  # cool by half a degree per second
-    return mean_w / gpu.duty
+    left_s = floor_time_s(gpu, slowdown_c, floor_w)
+    if left_s is not None and left_s < LAST_S:
+        return floor_w  # even the floor only delays slowdown: no joule more than that, the job needs the time to save
+    # A GPU that waits for others draws its cap in bursts, and the die follows within a second: bound the peak as well.
+    peak_w = (target_c + PEAK_C - gpu.sink_c) / DIE_K_PER_W
+    return min(mean_w / gpu.duty, peak_w)
 
 
 def aged_w(gpu: GpuState, target_c: float, age_s: float, *, answering: bool) -> float:
@@ -128,12 +144,13 @@ def step(
     elif not believed:
         command_w = gpu.command_w
     else:
-        command_w = wanted_w(gpu, target_c, slowdown_c, power_w)
+        command_w = wanted_w(gpu, target_c, slowdown_c, power_w, floor_w)
     command_w = min(max(command_w, floor_w), prior_w)
     may_rise = believed and not seen.hbm_hot and gpu.junction_c < target_c - DEAD_ZONE_C
-    if command_w < gpu.command_w:
+    hot = gpu.junction_c > target_c + HOT_C or not believed
+    if command_w < gpu.command_w - (0.0 if hot else HOLD_W):
         gpu.command_w = command_w
-    elif may_rise:
+    elif may_rise and (command_w > gpu.command_w + HOLD_W or command_w >= prior_w):
         gpu.command_w = min(command_w, gpu.command_w + RISE_W_PER_S * rise_s)
     return believed
 
