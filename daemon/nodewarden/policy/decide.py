@@ -9,7 +9,7 @@ from nodewarden.model.events import Event
 from nodewarden.model.limits import GpuLimits, Limits
 from nodewarden.model.readings import Absent
 from nodewarden.model.setpoints import CapSetpoint, Cause, Forecast, JobSetpoint, Level, Setpoints
-from nodewarden.model.snapshot import JobSnapshot, NodeSnapshot
+from nodewarden.model.snapshot import NodeSnapshot
 from nodewarden.policy import ladder, power_budget, tell, thermal
 from nodewarden.policy.arbiter import Demand, arbitrate
 from nodewarden.policy.observe import BARRING_BITS, Look, look
@@ -76,7 +76,7 @@ def decide(
         tell.rejections(new, gpu, seen, uuid, snapshot, events)
 
     demands = _own_demands(new, limits, looks, now_s)
-    _equalise(limits, snapshot.jobs, demands)
+    _equalise(new, limits, snapshot, demands)
     budget = _share(new, snapshot, limits, looks, powers, demands, now_s, dt_s, events)
 
     caps: dict[str, CapSetpoint] = {}
@@ -152,6 +152,7 @@ def _heat(
         target_c=target_c,
         slowdown_c=bounds.slowdown_above_max_op_c,
         power_w=power_w,
+        in_force_w=in_force_w,
         floor_w=_floor_w(bounds),
         prior_w=bounds.prior_w,
         dt_s=dt_s,
@@ -200,9 +201,11 @@ def _stale_demands(gpu: GpuState, seen: Look, bounds: GpuLimits, failsafe_w: flo
         mine.append(Demand(Cause.STALE, 0.7 * bounds.prior_w, words))
 
 
-def _equalise(limits: Limits, jobs: tuple[JobSnapshot, ...], demands: dict[str, list[Demand]]) -> None:
+def _equalise(new: PolicyState, limits: Limits, snapshot: NodeSnapshot, demands: dict[str, list[Demand]]) -> None:
     """Give all GPUs of one job the pace of its slowest: watts above that heat the node and finish nothing earlier."""
-    for job in jobs:
+    for gpu in new.gpus.values():
+        gpu.paced_by = None
+    for job in snapshot.jobs:
         members = [uuid for uuid in job.gpus if uuid in limits.gpus]
         if len(members) < 2:
             continue
@@ -213,7 +216,10 @@ def _equalise(limits: Limits, jobs: tuple[JobSnapshot, ...], demands: dict[str, 
         pace_w = power_budget.equal_speed_w(max(own.w, _floor_w(limits.gpus[slowest])))
         for uuid in members:
             if uuid != slowest and pace_w < limits.gpus[uuid].prior_w:
-                demands[uuid].append(Demand(own.cause, pace_w, "when the slowest GPU of its job is faster again"))
+                slow = tell.name(slowest, snapshot)
+                if pace_w < min((d.w for d in demands[uuid]), default=pace_w + 1):
+                    new.gpus[uuid].paced_by = slow
+                demands[uuid].append(Demand(own.cause, pace_w, f"when {slow}, the slowest of its job, is faster again"))
 
 
 def _share(

@@ -17,6 +17,7 @@ DWELL_S: Final = {
     Level.PAUSE: 60.0,
     Level.DRAIN: 60.0,
 }
+STEP_DOWN_S: Final = 5.0
 NOTIFY_MARGIN_C: Final = 7.0
 NOTIFY_TIME_S: Final = 120.0
 THROTTLE_BELOW: Final = 0.70
@@ -94,12 +95,12 @@ def climb(state: PolicyState, found: Findings, *, checkpoint_s: float | None, dt
         wanted = Level.CAP
     elif found.notify:
         wanted = Level.NOTIFY
+    state.calm_s = tuple(0.0 if rung <= wanted else calm_s + dt_s for rung, calm_s in enumerate(state.calm_s))
+    state.step_s += dt_s
     if wanted >= state.level:
-        state.level, state.calm_s = int(wanted), 0.0
-    else:
-        state.calm_s += dt_s
-        if state.calm_s >= DWELL_S[Level(state.level)]:
-            state.level, state.calm_s = state.level - 1, 0.0
+        state.level, state.step_s = int(wanted), 0.0
+    elif state.step_s >= STEP_DOWN_S and state.calm_s[state.level] >= DWELL_S[Level(state.level)]:
+        state.level, state.step_s = state.level - 1, 0.0
 
     _ask_for_checkpoint(state, found, wanted=checkpoint, checkpoint_s=checkpoint_s)
     _throttle(state, found, wanted=throttle, has_job=checkpoint_s is not None, dt_s=dt_s)

@@ -45,7 +45,7 @@ RANGES: Final[dict[str, Range]] = {
 MARKERS: Final = frozenset({127.0, 255.0, 65_535.0, 2_147_483_647.0, 4_294_967_295.0, 140_737_488_355_328.0})
 _BLANK_FROM: Final = 9.0e18  # blanks of the driver stack lie near 2^63
 _BOUND_BY_MAX_W: Final = frozenset({"power_w", "power_instant_w", "cap_w", "enforced_w"})
-# Fields in which a marker cannot be a measurement; elsewhere 255 W is a cap, 127 V a voltage, and only the range counts.
+# Where a marker cannot be a measurement; elsewhere 255 W is a cap, 127 V a voltage, and only the range counts.
 _MARKED: Final = frozenset({"junction_c", "hbm_c", "margin_c", "inlet_c", "threshold_c", "utilisation"})
 
 

@@ -43,6 +43,7 @@ class GpuState(msgspec.Struct):
     rise_c_per_s: float = 0.0
     error_c: float = 0.0
     smooth_w: float = 0.0
+    die_w: float = 0.0
     duty: float = 1.0
     power_mean_w: float = 0.0
     power_seen: bool = False
@@ -60,6 +61,7 @@ class GpuState(msgspec.Struct):
     told_cause: Cause = Cause.NONE
     cause_s: float = 0.0
     removed_before_w: float | None = None
+    paced_by: str | None = None
     rejected: tuple[str, ...] = ()
 
 
@@ -84,7 +86,8 @@ class PolicyState(msgspec.Struct):
     outlets: dict[str, OutletState]
     now_s: float | None = None
     level: int = 0
-    calm_s: float = 0.0
+    calm_s: tuple[float, ...] = (0.0,) * 7
+    step_s: float = 0.0
     throttle_s: float = 0.0
     low_caps_s: float = 0.0
     full_caps_s: float = 0.0

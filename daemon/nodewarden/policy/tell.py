@@ -14,6 +14,9 @@ from nodewarden.policy.state import GpuState, OutletState, PolicyState
 CAUSE_SETTLES_S: Final = 10.0
 """A cap whose cause changes is told again only when the new cause has lasted."""
 
+BEFORE_S: Final = 60.0
+"""What cooling removed before a cap is its mean over about this long."""
+
 _SUMS: Final = frozenset({Cause.NODE_POWER, Cause.OUTLETS})
 
 
@@ -37,6 +40,8 @@ def rejections(
 
 
 def _why(gpu: GpuState, cap: CapSetpoint) -> str:
+    if gpu.paced_by is not None and cap.cause in {Cause.THERMAL, Cause.STALE}:
+        return f"kept at the pace of {gpu.paced_by}, the slowest GPU of its job"
     match cap.cause:
         case Cause.THERMAL:
             margin = f"margin {-gpu.junction_c:.1f} degC" if gpu.sink_c is not None else "margin unknown"
@@ -76,7 +81,8 @@ def caps(
             events.append(Event("gpu_uncapped", uuid, f"{name(uuid, snapshot)} is back at {bounds.prior_w:.0f} W"))
             gpu.told_cause = Cause.NONE
         if gpu.sink_c is not None:
-            gpu.removed_before_w = gpu.removed_w
+            before_w = gpu.removed_w if gpu.removed_before_w is None else gpu.removed_before_w
+            gpu.removed_before_w = before_w + min(1.0, dt_s / BEFORE_S) * (gpu.removed_w - before_w)
     elif gpu.told_cause is Cause.NONE or (cap.cause is not gpu.told_cause and gpu.cause_s >= CAUSE_SETTLES_S):
         gpu.told_cause = cap.cause
         events.append(Event("gpu_capped", uuid, f"{name(uuid, snapshot)} capped at {cap.w:.0f} W: {_why(gpu, cap)}"))

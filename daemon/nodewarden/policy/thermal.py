@@ -20,6 +20,8 @@ OBSERVER_RAD_PER_S: Final = 0.35
 QUIET_RAD_PER_S: Final = 0.15
 QUIET_C: Final = 1.0
 STEP_S: Final = 3.0
+DIE_S: Final = 0.3
+BURST_SHARE: Final = 0.5
 LAST_S: Final = 60.0
 PEAK_C: Final = 1.5
 HOLD_W: Final = 12.0
@@ -37,7 +39,7 @@ _STRANGE_C: Final = 12.0
 _HOT_BIT_S: Final = 3.0
 
 
-def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
+def observe(gpu: GpuState, seen: Look, power_w: float, in_force_w: float) -> bool:
     """Advance the observer by one new sample; True when the sample was believed.
 
     A sample that contradicts the model by more than the physics allows is ignored until it repeats: twice when it is
@@ -49,7 +51,8 @@ def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
         rel_c = max(rel_c, 0.0)  # the board slows itself down for heat: it is not cooler than max-operating
     if gpu.sink_c is None or gpu.seen_at_s is None:
         gpu.sink_c, gpu.removed_w = rel_c - DIE_K_PER_W * power_w, power_w
-        gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s, gpu.smooth_w = seen.taken_at_s, rel_c, 0.0, power_w
+        gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s = seen.taken_at_s, rel_c, 0.0
+        gpu.smooth_w = gpu.die_w = power_w
         return True
     dt_s = seen.taken_at_s - gpu.seen_at_s
     if dt_s <= 0:
@@ -59,7 +62,8 @@ def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
         gpu.seen_at_s, gpu.junction_c, gpu.strange = seen.taken_at_s, rel_c, 0
         return True
     sink_c = gpu.sink_c + dt_s * (power_w - gpu.removed_w) / SINK_J_PER_K
-    error_c = rel_c - (sink_c + DIE_K_PER_W * power_w)
+    gpu.die_w += dt_s / (dt_s + DIE_S) * (power_w - gpu.die_w)
+    error_c = rel_c - (sink_c + DIE_K_PER_W * gpu.die_w)
     gpu.seen_at_s = seen.taken_at_s
     if abs(error_c) > _STRANGE_C:
         gpu.strange += 1
@@ -68,7 +72,10 @@ def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
             return False
         sink_c, error_c = rel_c - DIE_K_PER_W * power_w, 0.0
     gpu.strange = 0
-    gpu.error_c += min(1.0, dt_s / 2) * (error_c - gpu.error_c)
+    # A burst up to the cap at the end of the second heats the die more than the second's mean says: no surprise.
+    burst_c = BURST_SHARE * DIE_K_PER_W * max(0.0, in_force_w - power_w)
+    told_c = max(0.0, error_c - burst_c) if error_c > 0 else error_c
+    gpu.error_c += min(1.0, dt_s / 2) * (told_c - gpu.error_c)
     surprise = min(1.0, max(0.0, abs(gpu.error_c) - QUIET_C) / QUIET_C)
     rad_per_s = QUIET_RAD_PER_S + surprise * (OBSERVER_RAD_PER_S - QUIET_RAD_PER_S)
     gpu.sink_c = sink_c + min(2 * rad_per_s * dt_s, 0.8) * error_c
@@ -81,13 +88,13 @@ def observe(gpu: GpuState, seen: Look, power_w: float) -> bool:
     return True
 
 
-def wanted_w(gpu: GpuState, target_c: float, slowdown_c: float, power_w: float, floor_w: float) -> float:
+def wanted_w(gpu: GpuState, target_c: float, slowdown_c: float, floor_w: float) -> float:
     """The cap in watts at which the GPU comes to rest at `target_c`; not yet limited to the board's range."""
     assert gpu.sink_c is not None
     hot = gpu.junction_c > target_c
     gain = SINK_J_PER_K / (HURRY_S if hot else APPROACH_S)
     mean_w = (gpu.removed_w + gain * (target_c - gpu.sink_c)) / (1 + gain * DIE_K_PER_W)
-    slope = max((power_w - gpu.removed_w) / SINK_J_PER_K, 1e-3)
+    slope = max((gpu.smooth_w - gpu.removed_w) / SINK_J_PER_K, 1e-3)
     if (slowdown_c - 1 - gpu.junction_c) / slope < 4:
         mean_w = min(mean_w, gpu.removed_w - 0.5 * SINK_J_PER_K)  # cool by half a degree per second
     left_s = floor_time_s(gpu, slowdown_c, floor_w)
@@ -115,6 +122,7 @@ def step(
     target_c: float,
     slowdown_c: float,
     power_w: float,
+    in_force_w: float,
     floor_w: float,
     prior_w: float,
     dt_s: float,
@@ -129,6 +137,7 @@ def step(
         target_c: where the GPU should rest, relative to max-operating.
         slowdown_c: where the hardware slows down, relative to max-operating.
         power_w: measured, or the limit in force.
+        in_force_w: the cap in force.
         floor_w: lowest command.
         prior_w: highest command.
         dt_s: seconds since the last decision.
@@ -136,7 +145,7 @@ def step(
         age_s: age of the newest believed temperature.
     """
     gpu.hot_bit_s = gpu.hot_bit_s + dt_s if seen.bits & HOT_BITS else 0.0
-    believed = observe(gpu, seen, power_w) if seen.fresh and seen.rel_c is not None else False
+    believed = observe(gpu, seen, power_w, in_force_w) if seen.fresh and seen.rel_c is not None else False
     if gpu.sink_c is None:
         return False
     if not seen.fresh:
@@ -144,7 +153,7 @@ def step(
     elif not believed:
         command_w = gpu.command_w
     else:
-        command_w = wanted_w(gpu, target_c, slowdown_c, power_w, floor_w)
+        command_w = wanted_w(gpu, target_c, slowdown_c, floor_w)
     command_w = min(max(command_w, floor_w), prior_w)
     may_rise = believed and not seen.hbm_hot and gpu.junction_c < target_c - DEAD_ZONE_C
     hot = gpu.junction_c > target_c + HOT_C or not believed
