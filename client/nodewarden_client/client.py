@@ -109,6 +109,7 @@ class Request:
         self._deadline = deadline
         self._began = 0.0
         self._phase = _ARMED
+        self._late = False
         self._ended = threading.Event()
 
     @property
@@ -181,7 +182,7 @@ class Guard:
         return self._act(step)
 
     def close(self) -> None:
-        """Stop and join the background thread; `step` keeps returning "continue". May be called any number of times."""
+        """Stop and join the background thread; `step` then asks for nothing more. May be called any number of times."""
         self._closed = True
         link = self._link
         if link is not None and link.pid == os.getpid():
@@ -219,7 +220,9 @@ class Guard:
             if late:
                 request._phase, self._open = _GONE, None
             else:
-                request._phase, request._began, request.step = _BEGUN, now, step
+                request._phase, request._began = _BEGUN, now
+                whole = _whole(step)
+                request.step = request.step if whole is None else whole
             self._refresh()
         self._post_state(request, "expired" if late else "started")
         return None if late else request
@@ -234,7 +237,7 @@ class Guard:
         if request.then == STOP:
             # The job is about to end: the training thread may as well wait here for an asynchronous save.
             request._ended.wait(max(0.0, request.remaining_s))
-            self._stop = request._phase == _PERSISTED
+            self._stop = request._phase == _PERSISTED and not request._late
         with self._lock:
             self._mark = None
             self._refresh()
@@ -299,6 +302,7 @@ class Guard:
                 return
             request._phase = phase
             now = monotonic()
+            request._late = now > request._deadline  # for the agent it has expired: nothing follows from it
             dur_s = now - request._began
             if phase != _FAILED:
                 self._durations[state].append(dur_s)
@@ -358,7 +362,8 @@ class Guard:
     def _expected_s(self, state: str) -> float | None:
         """How long a save takes until `state`: the longest of the last few, or what was declared; None = unknown."""
         with self._lock:
-            return max(self._durations[state], default=None) if self._durations[state] else _declared_s(state)
+            measured = max(self._durations[state], default=None)
+        return _declared_s(state) if measured is None else measured
 
     def _on_throttle(self, message: dict[str, Any]) -> None:
         duty, ttl_s = float(message["duty"]), float(message["ttl_s"])
@@ -508,8 +513,9 @@ class _Link:
 
     def _run(self) -> None:
         try:
-            # Signals belong to the training thread.
-            signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+            # Signals belong to the training thread, except those that this one would cause itself.
+            own = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+            signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - own)
             self._loop()
         except BaseException as error:  # noqa: BLE001 - nothing may surface in the training process
             self.guard._detach(error)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from support.processes import Program
 from support.wait import wait_for_async
 
 HERE = Path(__file__).parent
+WELCOME = b'{"jsonrpc":"2.0","id":1,"result":{"proto":1,"session":"x","ping_s":0.5,"verified":true}}\n'
 # A launcher around the tests must not speak for the jobs in them.
 NO_LAUNCHER = dict.fromkeys(
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
@@ -106,6 +107,83 @@ async def node(
             await server.close()
 
 
+class Peer:
+    """A bare connection that says whatever a test wants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, socket: Path) -> "Peer":
+        return cls(*await asyncio.open_unix_connection(str(socket)))
+
+    def say(self, line: bytes) -> None:
+        self.writer.write(line)
+
+    def send(self, method: str, request_id: int | None = None, **params: Any) -> None:
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+        if request_id is not None:
+            message["id"] = request_id
+        self.say(json.dumps(message).encode() + b"\n")
+
+    async def hear(self, method: str | None = None, timeout_s: float = 10) -> dict[str, Any]:
+        """The next message, or the next of that method (skipping pings and others)."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                line = await self.reader.readline()
+                if not line:
+                    raise ConnectionResetError("the other side closed the connection")
+                message: dict[str, Any] = json.loads(line)
+                if method is None or message.get("method") == method:
+                    return message
+
+    async def hello(self, **params: Any) -> dict[str, Any]:
+        given = {"proto": [1], "job": "toy", "caps": ["throttle", "checkpoint", "stop"], "step": 0, **params}
+        self.send("hello", 1, **given)
+        return await self.hear()
+
+    async def ended(self, timeout_s: float = 10) -> list[dict[str, Any]]:
+        """All that comes until the server closes."""
+        async with asyncio.timeout(timeout_s):
+            try:
+                text = await self.reader.read()
+            except ConnectionResetError:
+                text = b""
+        return [json.loads(line) for line in text.splitlines()]
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def other_agent(path: Path, answer: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[None]:
+    """Something that listens where an agent should and deals with each connection as `answer` does."""
+    open_now: dict[asyncio.Task[None], Peer] = {}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer, task = Peer(reader, writer), asyncio.current_task()
+        assert task is not None
+        open_now[task] = peer
+        try:
+            with contextlib.suppress(ConnectionError):
+                await answer(peer)
+        finally:
+            await peer.close()
+            del open_now[task]
+
+    server = await asyncio.start_unix_server(serve, str(path))
+    try:
+        yield
+    finally:
+        server.close()
+        for peer in open_now.values():
+            peer.writer.transport.abort()
+        await asyncio.gather(*open_now, return_exceptions=True)
+
+
 class Trainer(Program):
     """tests/jobs/trainer.py as a real process."""
 
@@ -160,53 +238,3 @@ class Agent(Program):
 
     def do(self, name: str, **arguments: Any) -> None:
         self.send(json.dumps({"do": name, **arguments}) + "\n")
-
-
-class Peer:
-    """A bare connection that says whatever a test wants."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def connect(cls, socket: Path) -> "Peer":
-        return cls(*await asyncio.open_unix_connection(str(socket)))
-
-    def say(self, line: bytes) -> None:
-        self.writer.write(line)
-
-    def send(self, method: str, request_id: int | None = None, **params: Any) -> None:
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
-        if request_id is not None:
-            message["id"] = request_id
-        self.say(json.dumps(message).encode() + b"\n")
-
-    async def hear(self, method: str | None = None, timeout_s: float = 10) -> dict[str, Any]:
-        """The next message, or the next of that method (skipping pings and others)."""
-        async with asyncio.timeout(timeout_s):
-            while True:
-                line = await self.reader.readline()
-                assert line, "the server closed the connection"
-                message: dict[str, Any] = json.loads(line)
-                if method is None or message.get("method") == method:
-                    return message
-
-    async def hello(self, **params: Any) -> dict[str, Any]:
-        given = {"proto": [1], "job": "toy", "caps": ["throttle", "checkpoint", "stop"], "step": 0, **params}
-        self.send("hello", 1, **given)
-        return await self.hear()
-
-    async def ended(self, timeout_s: float = 10) -> list[dict[str, Any]]:
-        """All that comes until the server closes."""
-        async with asyncio.timeout(timeout_s):
-            try:
-                text = await self.reader.read()
-            except ConnectionResetError:
-                text = b""
-        return [json.loads(line) for line in text.splitlines()]
-
-    async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(OSError):
-            await self.writer.wait_closed()

@@ -1,11 +1,10 @@
 """A checkpoint from the request to its end, with the real client in a real process."""
 
-import asyncio
 import json
 
 import pytest
 
-from jobs.rig import Peer, Trainer, node
+from jobs.rig import WELCOME, Peer, Trainer, node, other_agent
 from nodewarden.errors import RefusedError
 from support.wait import wait_for_async
 
@@ -133,31 +132,24 @@ async def test_a_job_of_several_ranks_is_refused_in_clear_words_and_nothing_is_s
 
 async def test_a_rank_of_several_votes_no_even_when_an_agent_asks_it_alone():
     """The client's own guard: a partial save leaves the other ranks in a collective."""
-    reached = asyncio.get_running_loop().create_future()
+    votes = []
 
-    async def agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = json.loads(await reader.readline())
-        result = {"proto": 1, "session": "x", "ping_s": 0.5, "verified": True}
+    async def agent(peer: Peer) -> None:
+        await peer.hear("hello")
+        peer.say(WELCOME)
         prepare = {"req": "r1", "round": 0, "step": 1, "kind": "checkpoint", "then": "continue", "deadline_s": 20}
-        for message in (
-            {"jsonrpc": "2.0", "id": hello["id"], "result": result},
-            {"jsonrpc": "2.0", "method": "prepare", "params": {**prepare, "reason": {}}},
-        ):
-            writer.write(json.dumps(message).encode() + b"\n")
-        reached.set_result(json.loads(await reader.readline()))
-        await reader.read()
-        writer.close()
+        peer.send("prepare", **prepare, reason={})
+        votes.append(await peer.hear("vote"))
+        await peer.reader.read()
 
     async with node() as it:
         path = it.dir / "other.sock"
-        server = await asyncio.start_unix_server(agent, str(path))
-        with Trainer(path, it.dir, connect={"job": "toy", "rank": 1, "world": 2}) as trainer:
-            vote = await asyncio.wait_for(reached, 10)
-            assert vote["method"] == "vote"
-            assert (vote["params"]["ok"], vote["params"]["reason"]) == (False, "no_agreement")
-            await trainer.telling("step", count=5)
-            assert trainer.told("save") == []
-        server.close()
+        async with other_agent(path, agent):
+            with Trainer(path, it.dir, connect={"job": "toy", "rank": 1, "world": 2}) as trainer:
+                await wait_for_async(lambda: votes, 10, "the vote")
+                await trainer.telling("step", count=5)
+                assert trainer.told("save") == []
+    assert (votes[0]["params"]["ok"], votes[0]["params"]["reason"]) == (False, "no_agreement")
 
 
 async def test_one_open_request_per_job_and_asking_again_returns_it():
@@ -218,10 +210,11 @@ async def test_a_cancel_after_the_save_began_is_refused_and_the_save_is_reported
             await it.request_state(request_id, "persisted")
 
 
-async def test_an_expired_request_never_triggers_the_stop_although_the_save_completes_later():
+@pytest.mark.parametrize("save", ["async", "sync"])
+async def test_an_expired_request_never_triggers_the_stop_although_the_save_completes_later(save):
     """F60: the persisted of a request that has expired is late, and nothing follows from it."""
     async with node() as it:
-        with Trainer(it.socket, it.dir, save="async", save_s=1.2) as trainer:
+        with Trainer(it.socket, it.dir, save=save, save_s=2.5) as trainer:
             await it.joined()
             (request_id,) = it.server.request_checkpoint(deadline_s=0.6, cause="manual", job="toy", then="stop")
             await it.request_state(request_id, "expired")

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from jobs.rig import Agent, Peer, Trainer, node, short_dir
+from jobs.rig import WELCOME, Agent, Peer, Trainer, node, other_agent, short_dir
 from nodewarden.clock import BootClock, ScaledClock
 from nodewarden.errors import RefusedError
 from support.wait import wait_for_async
@@ -139,9 +139,8 @@ async def test_training_goes_on_whatever_an_agent_answers():
         b"[" * 60_000 + b"\n",
         b"",
     ]
-    good = b'{"jsonrpc":"2.0","id":1,"result":{"proto":1,"session":"x","ping_s":1,"verified":true}}\n'
     answers += [
-        good + json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n"
+        WELCOME + json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n"
         for method, params in [
             ("ping", {}),
             ("ping", {"seq": "x"}),
@@ -157,27 +156,24 @@ async def test_training_goes_on_whatever_an_agent_answers():
     ]
     served = 0
 
-    async def agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def agent(peer: Peer) -> None:
         nonlocal served
-        await reader.readline()
-        writer.write(answers[served % len(answers)])
-        with contextlib.suppress(ConnectionError):
-            await writer.drain()
+        await peer.hear("hello")
+        peer.say(answers[served % len(answers)])
         served += 1
-        writer.close()
+        await peer.writer.drain()
 
     with short_dir() as directory:
         socket = directory / "job.sock"
-        server = await asyncio.start_unix_server(agent, str(socket))
         env = {"PYTHONPATH": str(_patched_backoff(directory))}
-        with Trainer(socket, directory, env=env) as trainer:
-            await wait_for_async(lambda: served > len(answers), 30, "every kind of nonsense to be served")
-            await trainer.telling("step", count=len(trainer.told("step")) + 3)
-            assert trainer.told("save") == []
-            assert "detached" not in trainer.output
-            assert "Traceback" not in trainer.output
-            assert trainer.output.count("not understood from the agent") < 17, "each is logged once"
-        server.close()
+        async with other_agent(socket, agent):
+            with Trainer(socket, directory, env=env) as trainer:
+                await wait_for_async(lambda: served > len(answers), 30, "every kind of nonsense to be served")
+                await trainer.telling("step", count=len(trainer.told("step")) + 3)
+                assert trainer.told("save") == []
+                assert "detached" not in trainer.output
+                assert "Traceback" not in trainer.output
+                assert trainer.output.count("not understood from the agent") < 17, "each is logged once"
 
 
 async def test_the_same_name_of_another_user_is_another_job():

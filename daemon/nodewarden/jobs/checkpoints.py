@@ -15,6 +15,8 @@ from nodewarden.model.events import Event
 REQUESTS_KEPT = 64
 ASK_AGAIN_S = 60.0
 MAX_DEADLINE_S = 86400.0
+GRACE_S = 1.0
+"""The job counts the deadline from when it heard of it, and what it did just in time has a way to go (real seconds)."""
 
 Then = Literal["continue", "stop"]
 
@@ -59,7 +61,7 @@ class CheckpointDesk:
     def expire(self, job: Job, now_s: float) -> None:
         """End a request whose deadline has passed."""
         request = job.open_request
-        if request is not None and now_s >= request.deadline_at_s:
+        if request is not None and now_s >= request.deadline_at_s + clock_seconds(self._clock, GRACE_S):
             self._advance(request, "expired", now_s, f"not persisted in time, was {request.state}")
 
     def forget(self, job: Job, now_s: float) -> None:

@@ -104,6 +104,7 @@ class JobServer:
             self._server.close()
         for session in list(self._sessions):
             session.close()
+        await asyncio.sleep(0)  # one turn of the loop, in which the connections end
         with contextlib.suppress(OSError):
             if self._bound is not None and _identity(self._path) == self._bound:
                 self._path.unlink()
