@@ -182,7 +182,7 @@ def _own_demands(new: PolicyState, limits: Limits, looks: dict[str, Look], now_s
             _stale_demands(gpu, seen, bounds, limits.failsafe_w, mine)
         manual = limits.manual.get(uuid)
         if manual is not None and accept("cap_w", manual.w) and (manual.expires_s is None or now_s < manual.expires_s):
-            words = "when it is released" if manual.expires_s is None else "when its time is over, or when released"
+            words = "it is released" if manual.expires_s is None else "its time is over, or it is released"
             mine.append(Demand(Cause(manual.cause), manual.w, words, manual.expires_s))
         demands[uuid] = mine
     return demands
@@ -219,7 +219,7 @@ def _equalise(new: PolicyState, limits: Limits, snapshot: NodeSnapshot, demands:
                 slow = tell.name(slowest, snapshot)
                 if pace_w < min((d.w for d in demands[uuid]), default=pace_w + 1):
                     new.gpus[uuid].paced_by = slow
-                demands[uuid].append(Demand(own.cause, pace_w, f"when {slow}, the slowest of its job, is faster again"))
+                demands[uuid].append(Demand(own.cause, pace_w, f"{slow}, the slowest of its job, is faster again"))
 
 
 def _share(
@@ -289,8 +289,8 @@ class Budget:
 
 def _lifts(cause: Cause, name: str, limits: Limits) -> str:
     if cause is Cause.NODE_POWER:
-        return f"when the other GPUs need less of the node's {limits.node_power_w:.0f} W, or the limit is raised"
-    return f"when the outlets of {name} carry less, or their limit of {limits.outlets[name]:.0f} W is raised"
+        return f"the other GPUs need less of the node's {limits.node_power_w:.0f} W, or the limit is raised"
+    return f"the outlets of {name} carry less, or their limit of {limits.outlets[name]:.0f} W is raised"
 
 
 def _ranges(
@@ -337,7 +337,7 @@ def _why_held(gpu: GpuState, seen: Look) -> str:
     if not seen.fresh:
         return "a fresh temperature"
     if seen.bits & BARRING_BITS:
-        return f"when the board no longer reports {', '.join(sorted(seen.bits & BARRING_BITS))}"
+        return f"the board no longer reports {', '.join(sorted(seen.bits & BARRING_BITS))}"
     if gpu.hold_s < ADOPTION_HOLD_S:
         return "found in force; rises when it has been watched for 10 s"
     return "plausible temperatures"
