@@ -157,3 +157,24 @@ def test_a_wider_screen_never_shows_less():
     screens = [status_lines(document, plain_screen(width)) for width in (40, 60, 80, 100, 140)]
     counts = [len(next(line for line in lines if line.startswith("GPU  JUNC")).split()) for lines in screens]
     assert all(a <= b for a, b in pairwise(counts)), counts
+
+
+def test_the_same_problem_of_many_gpus_is_told_once():
+    document = document_of(hot())
+    one = document["problems"][1]
+    document["problems"] = [
+        one | {"text": f"GPU {i} capped at 200 W: its outlets", "advice": f"nodectl explain {i}"} for i in (6, 0, 1, 5)
+    ]
+    lines = status_lines(document, plain_screen())
+    assert lines[2:4] == ["▲ GPUs 0, 1, 5, 6 capped at 200 W: its outlets", "  → nodectl explain GPU"]
+    assert "\n".join(lines).count("capped at 200 W") == 1
+    document["problems"] = [one | {"text": f"GPU {i} capped"} for i in range(8)]
+    assert status_lines(document, plain_screen())[2] == "▲ GPUs 0 to 7 capped"
+
+
+def test_while_disarmed_the_ladder_says_what_would_be():
+    view = msgspec.structs.replace(hot(), armed=False, health="ok", problems=())
+    assert (
+        "disarmed: only watching  ladder 3: would be job slowed"
+        in status_lines(document_of(view), plain_screen(140))[0]
+    )

@@ -225,8 +225,8 @@ def test_a_missing_range_refuses_a_cap(capsys):
 
 def test_times_in_the_past_and_future_do_not_break_caps(capsys):
     view = hot()
-    entry = msgspec.structs.replace(view.ledger[0], expires_at_s=NOW_S + 600)
-    with served(msgspec.structs.replace(view, ledger=(entry,))) as there:
+    entry = msgspec.structs.replace(view.ledger[0], expires_at_s=NOW_S + 600, protects="none")
+    with served(msgspec.structs.replace(view, ledger=(entry,), setpoints=calm().setpoints)) as there:
         assert main(["--runtime-dir", str(there.runtime), "caps", "--json"]) == 0
         (cap,) = json.loads(capsys.readouterr().out)["caps"]
         assert cap["expires"] == "2026-11-30T12:10:00Z"

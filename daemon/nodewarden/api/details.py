@@ -6,8 +6,9 @@ import msgspec
 
 from nodewarden.api.status import SCHEMA, gpu_status, job_status, pdu_status, rfc3339, sorted_gpus, tidy
 from nodewarden.api.view import View
+from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Absent, Failed, Reading
-from nodewarden.model.setpoints import Cause
+from nodewarden.model.setpoints import CapSetpoint, Cause
 from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, PduSnapshot, SourceStatus
 
 Document = dict[str, Any]
@@ -39,8 +40,8 @@ def caps_document(view: View) -> Document:
         entry, setpoint = entries.get(uuid), view.setpoints.caps.get(uuid)
         gpu = gpus.get(uuid)
         shown = gpu_status(view, gpu) if gpu else None
-        expires_s = (entry.expires_at_s if entry else None) or (setpoint.expires_s if setpoint else None)
         is_wanted = setpoint is not None and setpoint.cause != Cause.NONE
+        expires_s = _expires_s(entry, setpoint)
         caps.append(
             {
                 "uuid": uuid,
@@ -61,6 +62,13 @@ def caps_document(view: View) -> Document:
             }
         )
     return _headed(view, armed=view.armed, caps=caps)
+
+
+def _expires_s(entry: LedgerEntry | None, setpoint: CapSetpoint | None) -> float | None:
+    """When the cap itself ends: a protective one does not with the time of the manual one beside it."""
+    if setpoint is not None and setpoint.cause != Cause.NONE:
+        return setpoint.expires_s if setpoint.cause in {Cause.MANUAL, Cause.LEASE} else None
+    return entry.expires_at_s if entry is not None and entry.protects == "none" else None
 
 
 def agent_document(view: View) -> Document:

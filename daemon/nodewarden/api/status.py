@@ -142,16 +142,13 @@ def advice_for(view: View, code: str, uuid: str | None) -> str:
     return re.sub(r"(nodectl \w+) GPU\b", rf"\1 {gpu.index}", advice)
 
 
-def status_without_agent(
-    node: str, wall_s: float, now_s: float, ledger: list[LedgerEntry], why: str = "no agent is running"
-) -> Status:
+def status_without_agent(node: str, wall_s: float, now_s: float, ledger: list[LedgerEntry]) -> Status:
     """The same document when no agent answers: what the ledger holds is all that is known."""
     problems = [
         ProblemStatus(
             code="cap_kept",
             severity="warning",
-            text=f"{entry.uuid} is capped at {entry.w:.0f} W (before: {entry.prior_w:.0f} W; "
-            f"cause: {entry.cause or 'not recorded'}) and {why}",
+            text=f"{entry.uuid} kept at {entry.w:.0f} W, before {entry.prior_w:.0f} W: {entry.cause or 'unknown'}",
             since=rfc3339(wall_s - (now_s - entry.since_s)),
             advice=advice_of("cap_kept"),
             uuid=entry.uuid,

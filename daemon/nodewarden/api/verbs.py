@@ -212,9 +212,16 @@ def _check_job(call: Call, job: str) -> None:
 
 
 async def _restore(call: Call, params: RestoreParams) -> Any:
-    uuids = gpus_named(call.node.view(), params.gpu) if params.gpu != "all" else []
+    view = call.node.view()
+    uuids = gpus_named(view, params.gpu) if params.gpu != "all" else []
     outcomes = await call.node.restore(uuids, call.who, force=params.force)
-    return {"armed": False, "gpus": outcomes}
+    known = view.snapshot.gpus
+    return {
+        "armed": False,
+        "gpus": [
+            {"index": known[o.uuid].index if o.uuid in known else None} | msgspec.structs.asdict(o) for o in outcomes
+        ],
+    }
 
 
 VERBS: dict[str, Verb] = {

@@ -167,7 +167,8 @@ def _report(outcomes: list[dict[str, Any]], way: str, *, as_json: bool) -> int:
         for outcome in held:
             watts = f" {outcome['w']:.0f} W" if outcome.get("w") is not None else ""
             text = f" ({outcome['text']})" if outcome.get("text") else ""
-            emit(where.fit(clean(f"{outcome['uuid']}: {words[outcome['outcome']]}{watts}{text}")))
+            name = f"GPU {outcome['index']}" if outcome.get("index") is not None else outcome["uuid"]
+            emit(where.fit(clean(f"{name}: {words[outcome['outcome']]}{watts}{text}")))
         if not held:
             emit("no cap of ours was in force")
         if any(outcome["outcome"] == "kept" for outcome in held):

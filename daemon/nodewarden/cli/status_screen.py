@@ -3,6 +3,7 @@
 Every value may be null, every name may hold anything, every screen may be narrow.
 """
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -12,15 +13,7 @@ from nodewarden.cli.words import DASH, age, number
 
 Document = dict[str, Any]
 
-_LADDER = (
-    "nothing to do",
-    "a limit is near",
-    "power is capped",
-    "the job is slowed",
-    "the job saves",
-    "the job is paused",
-    "draining",
-)
+_LADDER = ("nothing to do", "near a limit", "power capped", "job slowed", "job saves", "job paused", "draining")
 _SIGNS = {"critical": "✖", "warning": "▲", "info": "●"}
 _CAUSES = {
     "thermal": "heat",
@@ -32,12 +25,14 @@ _CAUSES = {
     "stale": "old readings",
     "none": "rising back",
 }
+_GPU = re.compile(r"GPU (\d+)")
+_MANY = 3  # from so many on, problems that are alike are told together
 _STALE_S = 3.0  # seconds from which the age of a GPU's reading is worth saying
 
 
 def status_lines(document: Document, screen: Screen) -> list[str]:
     """The whole screen."""
-    problems = _worst_first(document["problems"])
+    problems = _grouped(_worst_first(document["problems"]))
     lines = [*_headline(document, screen), ""]
     if problems and problems[0].get("severity") != "info":
         lines += [*_problem(problems[0], screen), ""]
@@ -76,11 +71,11 @@ def _headline(document: Document, screen: Screen) -> list[str]:
     word = {"ok": "OK", "degraded": "DEGRADED", "critical": "CRITICAL"}.get(health, "UNKNOWN")
     style = {"ok": "ok", "degraded": "degraded"}.get(health, "critical")
     armed = "armed" if document["armed"] else "disarmed: only watching"
-    if health == "ok":
-        word = "OK: within all limits"
     parts = [clean(document["node"]), word, armed]
     if isinstance(level, int) and 0 < level < len(_LADDER):
-        parts.append(f"ladder {level}: {_LADDER[level]}")
+        parts.append(f"ladder {level}: {'' if document['armed'] else 'would be '}{_LADDER[level]}")
+    elif health == "ok":
+        parts[1] = "OK: within all limits"
     clock = _clock(document["time"])
     shown = [screen.paint(parts[0], "bold"), screen.paint(parts[1], style), *parts[2:]]
     plain = "  ".join(parts)
@@ -199,6 +194,26 @@ def _jobs(jobs: list[Document], screen: Screen) -> list[str]:
 def _worst_first(problems: list[Document]) -> list[Document]:
     order = {"critical": 0, "warning": 1, "info": 2}
     return sorted(problems, key=lambda problem: order.get(problem.get("severity", ""), 1))
+
+
+def _grouped(problems: list[Document]) -> list[Document]:
+    """Problems that differ only in their GPU become one."""
+    groups: dict[tuple[str, str], list[Document]] = {}
+    for problem in problems:
+        text = str(problem.get("text", ""))
+        groups.setdefault((problem.get("code", ""), _GPU.sub("", text, count=1)), []).append(problem)
+    merged = []
+    for (_, text), alike in groups.items():
+        indices = sorted(int(match[1]) for problem in alike if (match := _GPU.match(str(problem.get("text", "")))))
+        if len(alike) < _MANY or len(indices) < len(alike):
+            merged += alike
+            continue
+        names = f"GPUs {', '.join(map(str, indices))}"
+        if indices == list(range(indices[0], indices[-1] + 1)):
+            names = f"GPUs {indices[0]} to {indices[-1]}"
+        advice = re.sub(rf"(nodectl \w+) (?:{'|'.join(map(str, indices))})\b", r"\1 GPU", alike[0].get("advice", ""))
+        merged.append(alike[0] | {"text": f"{names}{text}", "advice": advice})
+    return merged
 
 
 def _clock(time: str) -> str:

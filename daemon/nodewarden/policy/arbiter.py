@@ -50,7 +50,7 @@ def arbitrate(
         cause, lifts_when = lowest.cause, lowest.lifts_when
     else:
         cause = last if last is not Cause.NONE else Cause.THERMAL
-        lifts_when = held or f"it has risen to {lowest.w if lowest else prior_w:.0f} W, by at most 8 W/s"
+        lifts_when = held or f"it has risen, by at most 8 W/s, to {lowest.w if lowest else prior_w:.0f} W"
     if held and (lowest is None or out_w < lowest.w - _SAME_W) and PROTECTS[cause] is not Protects.NONE:
         keep_w = out_w if keep_w is None else min(keep_w, out_w)
     return CapSetpoint(

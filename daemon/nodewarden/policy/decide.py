@@ -182,7 +182,7 @@ def _own_demands(new: PolicyState, limits: Limits, looks: dict[str, Look], now_s
             _stale_demands(gpu, seen, bounds, limits.failsafe_w, mine)
         manual = limits.manual.get(uuid)
         if manual is not None and accept("cap_w", manual.w) and (manual.expires_s is None or now_s < manual.expires_s):
-            words = "it is released" if manual.expires_s is None else "its time is over, or it is released"
+            words = "it is released" if manual.expires_s is None else "its time is over, or when it is released"
             mine.append(Demand(Cause(manual.cause), manual.w, words, manual.expires_s))
         demands[uuid] = mine
     return demands
