@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import resource
 import signal
 import socket
 import time
@@ -189,6 +190,9 @@ async def test_signal_handlers_stay_as_they_are(node: Node) -> None:
 
 
 async def test_a_thousand_idle_connections_leave_the_next_scrape_unharmed(server: HttpServer) -> None:  # F50
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2048:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     with ExitStack() as idle:
         for number in range(1000):
             sock = idle.enter_context(socket.socket())
