@@ -164,13 +164,13 @@ METRICS: tuple[Metric, ...] = (
     _gpu("power_instant_watts", "Instant power, watts.", field="power_instant_w"),
     _gpu(
         "power_min_watts",
-        "Lowest mean power in the trailing readers.over_window, watts.",
+        "Lowest mean power in the trailing window, watts.",
         readers.over_window("power_w", 0),
         ("window",),
     ),
     _gpu(
         "power_max_watts",
-        "Highest mean power in the trailing readers.over_window, watts.",
+        "Highest mean power in the trailing window, watts.",
         readers.over_window("power_w", 1),
         ("window",),
     ),
