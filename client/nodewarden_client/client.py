@@ -66,7 +66,7 @@ def connect(
     job: str | None = None,
     rank: int | None = None,
     world: int | None = None,
-    gpus: Sequence[str] | None = None,
+    gpus: Sequence[str] | str | None = None,
     framework: str = "torch",
 ) -> Guard:
     """Start talking to the node's agent; returns at once, never raises, works without an agent.
@@ -78,7 +78,8 @@ def connect(
         job: name of the job; by default from the launcher (Slurm, torchrun), else the process id.
         rank: by default from RANK or SLURM_PROCID.
         world: by default from WORLD_SIZE or the Slurm step.
-        gpus: uuids of this rank's GPUs; by default from torch or CUDA_VISIBLE_DEVICES.
+        gpus: uuids of this rank's GPUs, as a sequence or separated by commas; by default from torch or
+            CUDA_VISIBLE_DEVICES.
         framework: shown to people; "torch" also drains the GPU's queue before a throttle sleeps.
     """
     guard = Guard(save, framework)
@@ -682,22 +683,24 @@ class _Link:
 
 
 def _identity(
-    job: str | None, rank: int | None, world: int | None, gpus: Sequence[str] | None, framework: str
+    job: str | None, rank: int | None, world: int | None, gpus: Sequence[str] | str | None, framework: str
 ) -> dict[str, Any]:
     slurm_step = "SLURM_STEP_ID" in os.environ  # the batch script itself is no rank of the step
     world = world if world is not None else _env_int("WORLD_SIZE", "SLURM_STEP_NUM_TASKS" if slurm_step else "") or 1
     rank = rank if rank is not None else _env_int("RANK", "SLURM_PROCID" if slurm_step else "") or 0
     local_world = _env_int("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE" if slurm_step else "") or 1
     local_rank = _env_int("LOCAL_RANK", "SLURM_LOCALID" if slurm_step else "") or 0
+    named = gpus if gpus is not None else _gpus(local_rank, local_world)
+    named = named.split(",") if isinstance(named, str) else named
     identity: dict[str, Any] = {
         "proto": [PROTOCOL],
-        "job": re.sub(r"[^A-Za-z0-9._:@/+-]", "-", job or _job_name())[:128],
+        "job": _name(job or _job_name(), 128),
         "rank": max(0, int(rank)),
         "world": max(1, int(world)),
         "local_rank": max(0, local_rank),
         "local_world": max(1, local_world),
         "run": max(0, _env_int("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0),
-        "gpus": [str(gpu) for gpu in (gpus if gpus is not None else _gpus(local_rank, local_world))],
+        "gpus": [_name(gpu, 96) for gpu in named][:64],
         "framework": _words(framework, 64),
     }
     pg_timeout_s = _env_float("NODEWARDEN_PG_TIMEOUT_S")
@@ -784,6 +787,11 @@ def _words(value: object, limit: int) -> str:
     """A text that survives UTF-8 and a line's limit, whatever it was."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")[:limit]
+
+
+def _name(value: object, limit: int) -> str:
+    """A name in the characters that the protocol has for names."""
+    return re.sub(r"[^A-Za-z0-9._:@/+-]", "-", str(value).strip())[:limit]
 
 
 def _line(message: dict[str, Any]) -> bytes:

@@ -136,6 +136,7 @@ def test_the_launcher_says_who_we_are(nowhere, monkeypatch):
         "world": 1,
         "gpus": ["GPU-x"],
     }
+    assert identity(gpus="GPU-x, GPU y\n")["gpus"] == ["GPU-x", "GPU-y"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert identity()["gpus"] == []
 

@@ -63,7 +63,7 @@ class Hello(msgspec.Struct, kw_only=True, omit_defaults=True):
     local_rank: Count = 0
     local_world: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     run: Count = 0
-    gpus: Annotated[list[Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{1,96}$")]], Meta(max_length=64)] = []
+    gpus: Annotated[list[Name], Meta(max_length=64)] = []
     framework: Short = ""
     caps: Annotated[list[Short], Meta(max_length=16)] = []
     step: Step | None = None
