@@ -65,8 +65,11 @@ def story_of(temp: Path, *arguments: str) -> dict:
     return json.loads(run.stdout)
 
 
-def test_armed_the_job_goes_on_no_limit_is_passed_and_all_is_as_before(temp: Path) -> None:
-    story = story_of(temp)
+def test_armed_the_job_goes_on_no_limit_is_passed_and_all_is_as_before(temp: Path, tmp_path: Path) -> None:
+    story = story_of(temp, "--picture", str(tmp_path / "demo.svg"))
+    picture = (tmp_path / "demo.svg").read_text()
+    assert picture.startswith("<svg")
+    assert "Nodewarden&#160;demo" in picture
     assert story["armed"]
     gpus, job, caps = story["gpus"], story["job"], story["caps"]
     assert not gpus["hw_slowdown_reached"]

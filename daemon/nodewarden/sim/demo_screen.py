@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
 from nodewarden.errors import ConfigError
 from nodewarden.sim.demo import Demo, Interrupted, interruptible
@@ -70,7 +72,10 @@ class Screen:
         self.console.print()
         self.console.print(f"{story.title}: the story", style="bold", highlight=False)
         for sentence in story.sentences:
-            self.console.print(f"  {sentence}", highlight=False, soft_wrap=not self.is_live)
+            if self.is_live:
+                self.console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+            else:
+                click.echo(f"  {sentence}")
 
 
 def run_demo(*, fast: bool, seed: int, armed: bool, as_document: bool, scenario: str, picture: Path | None) -> None:
@@ -91,7 +96,7 @@ def run_demo(*, fast: bool, seed: int, armed: bool, as_document: bool, scenario:
 
     play = Demo(
         scenario=script,
-        name=scenario,
+        name=str(Path(scenario).resolve()) if scenario.endswith(".toml") else scenario,  # the twin runs elsewhere
         seed=seed,
         armed=armed,
         speed=speed,
