@@ -49,7 +49,7 @@ class Secret:
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[node]`. `name` defaults to the host name; `expected_gpus` None = whatever is there."""
+    """This node. `name` is the host's name unless given; with fewer than `expected_gpus` GPUs it is critical."""
 
     name: Annotated[
         str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63, description="letters, digits . _ -")
@@ -58,7 +58,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[limits]`. Everything else comes from the boards. Degrees and watts; node_power_w bounds all GPUs together."""
+    """What must not be passed. Temperature limits come from the boards; without `node_power_w` there is no sum limit.
+
+    `failsafe_w` is what each GPU is capped to when an armed agent falls silent; without it caps stay as they are.
+    """
 
     target_margin_c: Annotated[float, Meta(ge=0, le=30, description="degC below max-operating")] = 2.0
     node_power_w: Annotated[float, Meta(ge=100, le=200_000, description="watts, all GPUs together")] | None = None
@@ -66,7 +69,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SamplingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[sampling]`: periods in seconds."""
+    """How often readings are taken."""
 
     gpu_fast_s: Annotated[float, Meta(ge=0.1, le=60, description="seconds")] = 1.0
     gpu_slow_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 10.0
@@ -92,13 +95,10 @@ class SnmpPriv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[pdu]]`: one rack PDU by its address.
+    """One rack PDU by its address; repeat the table for each.
 
-    Attributes:
-        outlets: numbers of the outlets that feed this node; `limit_w` bounds their sum.
-        community: for version "1" and "2c", from the file itself or from `community_file`.
-        auth, priv, user: for version "3".
-        timeout_s: for one request; retries are the source's business.
+    `outlets` are the numbers of those that feed this node, `limit_w` bounds their sum. Versions "1" and "2c" need
+    `community_file` (or `community`), version "3" needs `user`, and `auth` and `priv` as the device wants them.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=63, description="unique, without / and control characters")]
@@ -119,10 +119,9 @@ class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[http]`. /metrics and /healthz answer everywhere; the page and JSON only on loopback unless `pages` says so."""
+    """The HTTP port, where /metrics and /healthz answer."""
 
     listen: Annotated[str, Meta(max_length=253, description='"ADDRESS:PORT"')] = "0.0.0.0:10048"
-    pages: Literal["loopback", "everywhere"] = "loopback"
 
     @property
     def host(self) -> str:
@@ -136,20 +135,20 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class JobsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[jobs]`. verify "gpu-process": votes count only from a process that computes on its GPU; "none": always."""
+    """Training jobs. With "gpu-process" the votes of a session count only if its process computes on its GPU."""
 
     verify: Literal["gpu-process", "none"] = "gpu-process"
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[journal]`: what is kept, whichever is less."""
+    """How much of what was decided is kept, whichever is less."""
 
     max_age_days: Annotated[float, Meta(ge=1, le=3650, description="days")] = 90.0
     max_entries: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 200_000
 
 
 class MqttConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[mqtt]`: understood, not yet used."""
+    """The MQTT broker: understood, not active in this version."""
 
     host: Annotated[str, Meta(min_length=1, max_length=253)]
     port: Annotated[int, Meta(ge=1, le=65535)] = 1883

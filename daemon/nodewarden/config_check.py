@@ -96,15 +96,15 @@ def _ranged(noun: str, low: float | None, high: float | None) -> str:
     if low is None and high is None:
         return noun
     if high is None:
-        return f"{noun} of at least {low:g}"
-    return f"{noun} from {low:g} to {high:g}" if low is not None else f"{noun} of at most {high:g}"
+        return f"{noun} of at least {low:.15g}"
+    return f"{noun} from {low:.15g} to {high:.15g}" if low is not None else f"{noun} of at most {high:.15g}"
 
 
 def check(table: dict[str, Any], struct: type[msgspec.Struct], dec_hook: DecHook, path: Path = ()) -> list[Mistake]:
     """Every mistake of `table` measured by `struct`; an empty list means that `msgspec.convert` succeeds."""
     mistakes: list[Mistake] = []
     fields = {f.name: f for f in msgspec.structs.fields(struct)}
-    known = [name for name, f in fields.items() if not _is_filled_later(f.type)]
+    known = [name for name, f in fields.items() if not is_filled_later(f.type)]
     for key, value in table.items():
         here = (*path, key)
         if key not in known:
@@ -125,7 +125,7 @@ def _check_value(value: object, annotation: Any, dec_hook: DecHook, here: Path) 
     if isinstance(bare, mi.StructType):
         if not isinstance(value, dict):
             shown = "a text" if isinstance(value, str) else found(value)  # may be a secret in the wrong place
-            keys = [f.name for f in msgspec.structs.fields(bare.cls) if not _is_filled_later(f.type)]
+            keys = [f.name for f in msgspec.structs.fields(bare.cls) if not is_filled_later(f.type)]
             return [Mistake(here, f"found {shown}, allowed: a table with {', '.join(keys)}")]
         return check(value, bare.cls, dec_hook, here)
     if isinstance(bare, mi.ListType | mi.VarTupleType):
@@ -161,7 +161,25 @@ def _bare(kind: mi.Type) -> mi.Type:
             return kind
 
 
-def _is_filled_later(annotation: Any) -> bool:
+def allowed_for(annotation: Any) -> str:
+    """What a field of this type accepts, in words."""
+    bare = _bare(mi.type_info(annotation))
+    if isinstance(bare, mi.StructType):
+        parts = [f for f in msgspec.structs.fields(bare.cls) if not is_filled_later(f.type)]
+        return "a table: " + "; ".join(f"{f.name}: {allowed_for(f.type)}" for f in parts)
+    return allowed(mi.type_info(annotation))
+
+
+def struct_of(annotation: Any) -> type[msgspec.Struct] | None:
+    """The Struct behind a table or a list of tables, None for a plain value."""
+    bare = _bare(mi.type_info(annotation))
+    if isinstance(bare, mi.ListType | mi.VarTupleType):
+        bare = _bare(bare.item_type)
+    return bare.cls if isinstance(bare, mi.StructType) else None
+
+
+def is_filled_later(annotation: Any) -> bool:
+    """True for what the loader fills in and the file may not have."""
     kind = mi.type_info(annotation)
     return isinstance(kind, mi.Metadata) and bool((kind.extra or {}).get("filled"))
 

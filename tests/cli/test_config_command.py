@@ -91,3 +91,19 @@ def test_the_installed_example_has_no_mistakes_also_with_every_line_switched_on(
     file.write_text("\n".join(lines))
     assert main(["config", "check", str(file)]) == 0, capsys.readouterr().err
     assert "pdu_auth" in "\n".join(lines)
+
+
+def test_the_reference_in_docs_is_what_the_command_prints(capsys):
+    assert main(["config", "keys"]) == 0
+    kept = (ROOT / "docs" / "configuration.md").read_text()
+    assert capsys.readouterr().out == kept, "run: nodectl config keys > docs/configuration.md"
+
+
+def test_every_key_of_the_example_is_in_the_reference(capsys):
+    assert main(["config", "keys", "--json"]) == 0
+    sections = json.loads(capsys.readouterr().out)
+    known = {key["key"] for section in sections for key in section["keys"]}
+    text = (ROOT / "systemd" / "nodewarden.toml").read_text()
+    used = {line.removeprefix("# ").split(" = ")[0] for line in text.splitlines() if " = " in line.split("#", 2)[-1]}
+    assert {key for key in used if key.isidentifier()} <= known
+    assert "secret" not in known

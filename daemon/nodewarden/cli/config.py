@@ -1,5 +1,6 @@
 """`nodectl config check` and `config show`: offline; nothing is opened but the file and its secrets."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ from nodewarden.errors import ConfigError
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 _HOST = click.option("--host", metavar="NAME", help='Whose [host."NAME"] overlay applies; default: this machine.')
+_INTRODUCTION = """One TOML file, `/etc/nodewarden/nodewarden.toml`; an empty one is valid. `nodectl config check` names
+every mistake at once, `nodectl config show` prints what is in force on a host.
+
+`[host."NAME".limits]`, `[[host."NAME".pdu]]` and so on say the same for one host, by its full or short name: tables are
+merged key by key, lists (all PDUs, all outlets) are replaced. So one file can serve many nodes.
+
+Secrets are read from files (`community_file`, `secret_file`); in their paths `${CREDENTIALS_DIRECTORY}` stands for the
+directory of systemd's `LoadCredential=`, and a relative path starts at the configuration file."""
 
 
 @click.group()
@@ -67,6 +76,67 @@ def show(file: Path | None, host: str | None, as_json: bool) -> None:
         emit_json(document)
     else:
         emit("\n".join(_toml_lines(document)))
+
+
+@config.command()
+@json_option
+def keys(as_json: bool) -> None:
+    """Print every key that the file may have, what it accepts and its default (docs/configuration.md is this).
+
+    \b
+    Examples:
+      nodectl config keys
+    """
+    sections = config_keys()
+    if as_json:
+        emit_json(sections)
+        return
+    lines = ["# Configuration", "", _INTRODUCTION]
+    for section in sections:
+        lines += [
+            "",
+            f"## `{section['table']}`",
+            "",
+            section["about"],
+            "",
+            "| key | allowed | default |",
+            "|---|---|---|",
+        ]
+        lines += [f"| `{key['key']}` | {key['allowed']} | {key['default']} |" for key in section["keys"]]
+    emit("\n".join(lines))
+
+
+def config_keys() -> list[dict[str, Any]]:
+    """Every table of the file with its keys."""
+    import msgspec  # noqa: PLC0415 -- with config.py it is loaded already
+
+    from nodewarden.config_check import allowed_for, is_filled_later, struct_of  # noqa: PLC0415
+
+    sections = []
+    for table in msgspec.structs.fields(Config):
+        struct = struct_of(table.type)
+        if struct is None or is_filled_later(table.type):
+            continue
+        fields = [field for field in msgspec.structs.fields(struct) if not is_filled_later(field.type)]
+        sections.append(
+            {
+                "table": f"[[{table.name}]]" if table.name == "pdu" else f"[{table.name}]",
+                "about": inspect.cleandoc(struct.__doc__ or ""),
+                "keys": [
+                    {"key": field.name, "allowed": allowed_for(field.type), "default": _default(table.name, field)}
+                    for field in fields
+                ],
+            }
+        )
+    return sections
+
+
+def _default(table: str, field: Any) -> str:
+    if field.required:
+        return "the host's name" if table == "node" else "needed"
+    if field.default is None or field.default == ():
+        return "none"
+    return _toml(field.default)
 
 
 def config_document(loaded: Config) -> dict[str, Any]:

@@ -120,6 +120,8 @@ def _on_its_own(runtime: Path, *, force: bool) -> list[dict[str, Any]]:
         return []
     command = [sys.executable, "-m", "nodewarden.gpuhelper.main", "--restore", "--runtime-dir", str(runtime)]
     command += ["--force"] if force else []
+    if lock_dir := os.environ.get("NODEWARDEN_LOCK_DIR"):
+        command += ["--lock-dir", lock_dir]
     try:
         done = subprocess.run(command, timeout=_OWN_S, check=False, stdout=subprocess.PIPE, text=True)
     except subprocess.TimeoutExpired:
