@@ -11,6 +11,7 @@ import pytest
 
 from nodewarden.cli.main import main
 from nodewarden.journal import Entry, Journal
+from nodewarden.model.setpoints import Cause, JobSetpoint
 from support.fake_node import served
 from support.node_views import NOW_S, WALL_S, blind, calm, hot, uuid_of
 from support.nodectl import COMMAND, nodectl
@@ -110,7 +111,8 @@ def test_release_says_what_is_left(run):
 
 def test_throttle_and_checkpoint_reach_the_job(run, hot_node):
     code, out, _ = run("throttle", "slurm-4711", "80%", "--for", "1h30m")
-    assert (code, out.splitlines()[0]) == (0, "slurm-4711: asked to run 80% of the time for 90 min")
+    said = "slurm-4711: slowed to 80% of its time for 90 min\nundo: nodectl throttle slurm-4711 100\n"
+    assert (code, out) == (0, said)
     assert hot_node.node.calls[-1][:2] == ("throttle", ("slurm-4711", 0.8, 5400.0))
     code, out, _ = run("checkpoint", "slurm-4711")
     assert code == 0
@@ -118,6 +120,30 @@ def test_throttle_and_checkpoint_reach_the_job(run, hot_node):
     code, out, err = run("checkpoint", "slurm-4711")
     assert (code, out) == (1, "")
     assert "under way already" in err
+
+
+def test_a_throttle_that_is_overruled_or_not_confirmed_says_so(capsys, monkeypatch):
+    monkeypatch.setattr("nodewarden.api.effects._WAIT_S", 0.1)
+    view = hot()
+    asked = JobSetpoint(duty=0.6, cause=Cause.THERMAL)
+    view = msgspec.structs.replace(view, setpoints=msgspec.structs.replace(view.setpoints, job=asked))
+    with served(view, own_uid=os.getuid()) as there:
+        assert main(["--runtime-dir", str(there.runtime), "throttle", "all", "80"]) == 1
+        assert "slowed to 60% of its time, less than 80%: cooling removes less heat" in capsys.readouterr().out
+    with served(view, own_uid=os.getuid(), writes=False) as there:
+        assert main(["--runtime-dir", str(there.runtime), "throttle", "all", "70"]) == 1
+        assert "not confirmed yet" in capsys.readouterr().out
+
+
+def test_what_a_job_cannot_do_is_not_asked_of_it(capsys):
+    view = hot()
+    job = msgspec.structs.replace(view.snapshot.jobs[0], capabilities=("pause",))
+    view = msgspec.structs.replace(view, snapshot=msgspec.structs.replace(view.snapshot, jobs=(job,)))
+    with served(view, own_uid=os.getuid()) as there:
+        for words in (["throttle", "slurm-4711", "80"], ["checkpoint", "slurm-4711"]):
+            assert main(["--runtime-dir", str(there.runtime), *words]) == 1
+            assert "it said that it can: pause" in capsys.readouterr().err
+        assert there.node.calls == []
 
 
 def test_arm_and_disarm_say_how_to_undo_it(run, hot_node):

@@ -85,7 +85,15 @@ class FakeNode:
 
     async def throttle(self, job: str, duty: float, for_s: float, who: Who) -> list[str]:
         self.calls.append(("throttle", (job, duty, for_s), who))
-        return [job]
+        lowest = min(duty, self.current.setpoints.job.duty)
+        asked = [found.id for found in self.current.snapshot.jobs if job in {"all", found.id}]
+        jobs = tuple(
+            msgspec.structs.replace(found, duty=lowest) if found.id in asked else found
+            for found in self.current.snapshot.jobs
+        )
+        if self.writes:
+            self._change(snapshot=msgspec.structs.replace(self.current.snapshot, jobs=jobs))
+        return asked
 
     async def checkpoint(self, job: str, who: Who) -> list[str]:
         if any(call[0] == "checkpoint" for call in self.calls):

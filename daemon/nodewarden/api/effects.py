@@ -1,4 +1,4 @@
-"""What came of a manual cap: watched in the views that follow, so that the answer is what is so, not what was asked."""
+"""What came of a manual cap or throttle, watched in the views that follow: what is so, not what was asked."""
 
 import asyncio
 import time
@@ -16,6 +16,7 @@ from nodewarden_alerts.predicates import CAUSE_WORDS
 
 _WAIT_S = 2.0  # of real time: `nodectl` itself gives up after 3 s
 _CLOSE_W = 1.0
+_CLOSE_DUTY = 0.005
 
 EffectState = Literal["in_force", "lower", "rising", "refused", "pending"]
 
@@ -35,6 +36,44 @@ class CapEffect(msgspec.Struct, frozen=True, kw_only=True):
     w: float | None
     state: EffectState
     text: str
+
+
+class DutyEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """One job: the duty that it is asked for now; "lower" when something else asks for less."""
+
+    job: str
+    duty: float | None
+    state: Literal["in_force", "lower", "pending"]
+    text: str
+
+
+async def wait_for_duty(node: Node, jobs: Sequence[str], duty: float) -> list[DutyEffect]:
+    """Look at each new view until every job runs at the duty asked for, at most about two seconds."""
+    give_up_s = time.monotonic() + _WAIT_S
+    view = node.view()
+    while True:
+        effects = [_duty_effect(view, job, duty) for job in jobs]
+        left_s = give_up_s - time.monotonic()
+        if left_s <= 0 or all(effect.state == "in_force" for effect in effects):
+            return effects
+        try:
+            async with asyncio.timeout(left_s):
+                view = await node.next_view()
+        except TimeoutError:
+            return effects
+
+
+def _duty_effect(view: View, name: str, duty: float) -> DutyEffect:
+    job = next((job for job in view.snapshot.jobs if job.id == name), None)
+    if job is None or job.duty > duty + _CLOSE_DUTY:
+        text = f"{name}: asked to run {duty:.0%} of the time, not confirmed yet; nodectl jobs shows it"
+        return DutyEffect(job=name, duty=job.duty if job else None, state="pending", text=text)
+    if job.duty < duty - _CLOSE_DUTY:
+        words = CAUSE_WORDS.get(view.setpoints.job.cause, "another request asks for less")
+        text = f"{name}: slowed to {job.duty:.0%} of its time, less than {duty:.0%}: {words}"
+        return DutyEffect(job=name, duty=job.duty, state="lower", text=text)
+    text = f"{name}: runs freely" if duty >= 1 else f"{name}: slowed to {job.duty:.0%} of its time"
+    return DutyEffect(job=name, duty=job.duty, state="in_force", text=text)
 
 
 async def wait_for_cap(node: Node, uuids: Sequence[str], w: float, *, asked_at_s: float) -> list[CapEffect]:

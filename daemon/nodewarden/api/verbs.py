@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from nodewarden.api.details import agent_document, caps_document, gpus_document, jobs_document, pdus_document
-from nodewarden.api.effects import CapEffect, wait_for_cap
+from nodewarden.api.effects import wait_for_cap, wait_for_duty
 from nodewarden.api.explain import explanation
 from nodewarden.api.gpu_names import gpus_named
 from nodewarden.api.node import Node, Who
@@ -194,21 +194,25 @@ async def _release(call: Call, params: ReleaseParams) -> Any:
 
 
 async def _throttle(call: Call, params: ThrottleParams) -> Any:
-    _check_job(call, params.job)
+    _check_job(call, params.job, "throttle")
     jobs = await call.node.throttle(params.job, params.duty, params.for_s, call.who)
-    return {"jobs": jobs, "duty": params.duty, "for_s": params.for_s}
+    return {"duty": params.duty, "for_s": params.for_s, "jobs": await wait_for_duty(call.node, jobs, params.duty)}
 
 
 async def _checkpoint(call: Call, params: CheckpointParams) -> Any:
-    _check_job(call, params.job)
+    _check_job(call, params.job, "checkpoint")
     return {"job": params.job, "requests": await call.node.checkpoint(params.job, call.who)}
 
 
-def _check_job(call: Call, job: str) -> None:
-    jobs = [j.id for j in call.node.view().snapshot.jobs]
-    if job not in jobs:
-        known = ", ".join(jobs) or "none is connected"
-        raise RefusedError(f'no job "{job}" on this node; known: {known}', "unknown_job")
+def _check_job(call: Call, name: str, capability: str) -> None:
+    jobs = call.node.view().snapshot.jobs
+    named = [job for job in jobs if name in {"all", job.id}]
+    if not named:
+        known = ", ".join(job.id for job in jobs) or "none is connected"
+        raise RefusedError(f'no job "{name}" on this node; known: {known}', "unknown_job")
+    if not any(capability in job.capabilities for job in named):
+        can = ", ".join(named[0].capabilities) or "nothing"
+        raise RefusedError(f"{name} cannot {capability} on request; it said that it can: {can}", "not_supported")
 
 
 async def _restore(call: Call, params: RestoreParams) -> Any:
@@ -241,5 +245,3 @@ VERBS: dict[str, Verb] = {
     "checkpoint": Verb(_checkpoint, "control", CheckpointParams),
     "restore": Verb(_restore, "control", RestoreParams),
 }
-
-__all__ = ["VERBS", "Call", "CapEffect", "Verb"]

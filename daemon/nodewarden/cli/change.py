@@ -131,7 +131,9 @@ def _released(each: dict[str, Any]) -> str:
 def throttle(
     ctx: click.Context, job: str, duty: float, for_s: float, as_json: bool, timeout_s: float, reason: str
 ) -> int:
-    """Have a job run only PERCENT of the time, for a while.
+    """Have a job run only PERCENT of the time, for a while, and say what came of it.
+
+    JOB is an id of nodectl jobs, or all.
 
     \b
     Examples:
@@ -141,13 +143,13 @@ def throttle(
     result = ask(runtime_of(ctx), "throttle", {"job": job, "duty": duty, "for_s": for_s, "reason": reason}, timeout_s)
     if as_json:
         emit_json(result)
-    elif not result["jobs"]:
-        _say(f"{job} was not asked: it cannot be throttled, or does not answer")
-    elif duty >= 1:
-        _say(f"{job}: asked to run freely")
     else:
-        _say(f"{job}: asked to run {duty:.0%} of the time for {age(for_s)}", f"undo: nodectl throttle {job} 100")
-    return OK if result["jobs"] else DEGRADED
+        until = f" for {age(for_s)}" if duty < 1 else ""
+        for effect in result["jobs"]:
+            _say(f"{effect['text']}{until if effect['state'] == 'in_force' else ''}")
+        if duty < 1:
+            _say(f"undo: nodectl throttle {job} 100")
+    return OK if all(effect["state"] == "in_force" for effect in result["jobs"]) else DEGRADED
 
 
 @click.command()
@@ -159,6 +161,8 @@ def throttle(
 def checkpoint(ctx: click.Context, job: str, as_json: bool, timeout_s: float, reason: str) -> int:
     """Ask a job to save now and go on.
 
+    JOB is an id of nodectl jobs, or all.
+
     \b
     Examples:
       nodectl checkpoint slurm-4711
@@ -167,7 +171,7 @@ def checkpoint(ctx: click.Context, job: str, as_json: bool, timeout_s: float, re
     if as_json:
         emit_json(result)
     elif not result["requests"]:
-        _say(f"{job} was not asked: it cannot save on request, or does not answer")
+        _say(f"{job} was not asked: it does not answer")
     else:
         _say(f"{job}: asked to save (request {', '.join(result['requests'])}); nodectl jobs shows when it has")
     return OK if result["requests"] else DEGRADED
