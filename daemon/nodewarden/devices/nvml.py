@@ -7,6 +7,7 @@ Loading, enumeration and shutdown live here; calls and error codes in `nvml_call
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity
@@ -22,10 +23,15 @@ class NvmlLibrary:
 
     Args:
         monotonic_s: the clock of the mean power; never the wall clock.
+        kernel_list: one entry per GPU that the kernel driver knows; a library that is open may not learn of new ones.
     """
 
-    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, monotonic_s: Callable[[], float] = time.monotonic, kernel_list: Path = Path("/proc/driver/nvidia/gpus")
+    ) -> None:
         self._monotonic_s = monotonic_s
+        self._kernel_list = kernel_list
+        self._kernel_count = 0
         self._nvml: NvmlCalls | None = None
         self._devices: dict[str, NvmlDevice] = {}
         self._count: int | None = None
@@ -44,6 +50,7 @@ class NvmlLibrary:
         except DeviceError as error:
             raise _explained(error) from error
         self._nvml = nvml
+        self._kernel_count = self._count_in_kernel()
         try:
             version = nvml.call("nvmlSystemGetDriverVersion")
             self.driver_version = version.decode(errors="replace") if isinstance(version, bytes) else str(version)
@@ -80,7 +87,16 @@ class NvmlLibrary:
                 else:
                     found[device.identity.uuid] = device
             self._devices, self._count, self.trouble = found, count, "; ".join(trouble)
+        appeared = self._count_in_kernel() - self._kernel_count
+        if appeared > 0:
+            self.trouble = f"{appeared} GPUs appeared since the library was opened"
         return sorted(self._devices.values(), key=lambda device: device.identity.index)
+
+    def _count_in_kernel(self) -> int:
+        try:
+            return sum(1 for _ in self._kernel_list.iterdir())
+        except OSError:
+            return 0
 
     def _find(self, nvml: NvmlCalls, index: int) -> NvmlDevice:
         handle = nvml.call("nvmlDeviceGetHandleByIndex", index)

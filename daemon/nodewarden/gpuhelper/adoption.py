@@ -53,7 +53,9 @@ class Adoption:
         """Adopt, renew or release. Raises HelperError "foreign" when another agent is adopted."""
         with self._lock:
             owner = self._peer
-            if owner is not None and owner is not peer and not owner.closed and owner.pid != peer.pid:
+            # pid 0: a process of another pid namespace, of which nothing is known
+            same_process = owner is not None and owner.pid == peer.pid != 0
+            if owner is not None and owner is not peer and not owner.closed and not same_process:
                 raise HelperError(f"this helper serves another agent, pid {owner.pid}", "foreign")
             now_s = self._clock.now_s()
             if hello.leaving:

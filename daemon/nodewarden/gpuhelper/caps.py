@@ -184,7 +184,7 @@ class GpuCap:
             raise
         confirmed = msgspec.structs.replace(entry, w=shown_w, previous_w=None, pending=None)
         self._book.put_anyway(self._uuid, Record(entry=confirmed, confirmed=True))
-        log.info("cap_set uuid=%s w=%g cause=%s protects=%s", self._uuid, shown_w, entry.cause, entry.protects)
+        log.info("limit_written uuid=%s w=%g cause=%s protects=%s", self._uuid, shown_w, entry.cause, entry.protects)
         return shown_w
 
     def _write_board(self, device: GpuDevice, w: float) -> float:

@@ -86,7 +86,11 @@ class HelperClient:
             receiving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await receiving
+        writer = self._writer
         self._drop("the connection was closed")
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     def _drop(self, why: str) -> None:
         writer, self._writer = self._writer, None

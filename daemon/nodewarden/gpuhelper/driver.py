@@ -87,12 +87,11 @@ class Driver:
 
     def _run(self) -> None:
         while not self._stopping:
-            if not self._opened:
-                pause_s = self._open()
-            elif self._reopen_wanted and self._clock.now_s() >= self._reopen_from_s:
-                pause_s = self._reopen()
-            else:
-                pause_s = self._look()
+            try:
+                pause_s = self._step()
+            except Exception:  # a library of another kind may raise anything; the next look comes all the same
+                log.exception("driver_step_failed")
+                pause_s = RESCAN_S
             with self._wake:
                 if not self._stopping and not self._reported:
                     self._wake.wait(max(0.01, self._clock.real_s(pause_s)))
@@ -102,8 +101,21 @@ class Driver:
             self._library.close()
             log.info("library_closed")
 
+    def _step(self) -> float:
+        if not self._opened:
+            return self._open()
+        if self._reopen_wanted and self._clock.now_s() >= self._reopen_from_s:
+            return self._reopen()
+        return self._look()
+
     def _open(self) -> float:
-        """Try to open; returns how long to wait then."""
+        """Try to open; returns how long to wait then. Calls are let in when the new devices are known."""
+        try:
+            return self._try_open()
+        finally:
+            self._gate.open()
+
+    def _try_open(self) -> float:
         self._call_since_s = self._clock.now_s()
         try:
             self._library.open()
@@ -113,7 +125,6 @@ class Driver:
             return pause_s
         finally:
             self._call_since_s = None
-            self._gate.open()
         self._opened = True
         self._reopen_wanted = False
         self._open_retry_s = FIRST_RETRY_S
@@ -163,5 +174,6 @@ class Driver:
 
     def _set_state(self, state: str, text: str) -> None:
         if (state, text) != (self.state, self.text):
-            log.warning("driver state=%s text=%r version=%s", state, text, self.version)
+            level = logging.INFO if (state, text) == ("ok", "") else logging.WARNING
+            log.log(level, "driver state=%s text=%r version=%s", state, text, self.version)
         self.state, self.text = state, text

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 from pathlib import Path
 
 from nodewarden.errors import AlreadyRunningError, NodewardenError
@@ -20,10 +21,16 @@ class LockFailedError(NodewardenError):
 
 
 class FileLock:
-    """An exclusive flock on one file, with our pid inside for people."""
+    """An exclusive flock on one file, with our pid inside for people.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file; its directory exists.
+        own_directory: as root, the directory must be root's: in a folder of somebody else, a lock means nothing.
+    """
+
+    def __init__(self, path: Path, *, own_directory: bool = False) -> None:
         self.path = path
+        self._own_directory = own_directory
         self._fd = -1
 
     @property
@@ -38,6 +45,7 @@ class FileLock:
         """
         if self.held:
             return
+        self._check_directory()
         try:
             # Only the owner may open it: whoever can open a file can also hold a lock on it.
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -56,6 +64,17 @@ class FileLock:
             raise LockFailedError(f"no lock {self.path}: {error.strerror}") from error
         self._fd = fd
 
+    def _check_directory(self) -> None:
+        if not self._own_directory or os.geteuid() != 0:
+            return
+        folder = self.path.parent
+        try:
+            status = folder.lstat()
+        except OSError as error:
+            raise LockFailedError(f"no lock directory {folder}: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0:
+            raise LockFailedError(f"the lock directory {folder} is not root's own (uid {status.st_uid}): remove it")
+
     def release(self) -> None:
         """Let go. The file stays: removing it would let two processes hold "the same" lock."""
         fd, self._fd = self._fd, -1
@@ -69,7 +88,7 @@ def gpu_lock(lock_dir: Path, uuid: str) -> FileLock:
     """The lock of one GPU; creates the directory if that is allowed."""
     with contextlib.suppress(OSError):
         lock_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    return FileLock(lock_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock")
+    return FileLock(lock_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock", own_directory=True)
 
 
 def runtime_lock(runtime_dir: Path) -> FileLock:

@@ -113,8 +113,11 @@ class Helper:
         while not self._stop.is_set():
             if self._listener is None:
                 self.listen(path, uids)
-            self._keep_once()
-            self._show_status()
+            try:
+                self._keep_once()
+                self._show_status()
+            except Exception:  # a mistake in one duty must not end the others, let alone restore every cap
+                log.exception("keeper_failed")
             if by_hand and min(self._adoption.away_for_s(), self._clock.now_s() - self._started_s) >= BY_HAND_S:
                 log.warning("ending reason=%r", "no agent for ten minutes")
                 self._stop.set()

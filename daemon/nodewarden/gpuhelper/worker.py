@@ -31,7 +31,8 @@ log = logging.getLogger("nodewarden.gpu")
 
 UNRESPONSIVE_S = 2.0
 """A call that takes longer counts as hanging; requests for it are answered at once."""
-MAX_WAITERS = 16
+MAX_WAITERS = 4
+"""Reads of one kind that one peer may have waiting at one GPU; all of them are answered by one call."""
 MAX_REQUEST_AGE_S = 5.0
 """A write that waited longer behind a hung call is not done any more: its asker has given up and decided anew."""
 DENIED_FOR_S = 600.0
@@ -191,28 +192,25 @@ class GpuWorker:
             return
         with self._waiters_lock:
             waiters = self._waiters[kind]
-            waiters.append((peer, request_id))
-            first = len(waiters) == 1
-            full = len(waiters) > MAX_WAITERS
-            if full:
-                waiters.pop()
-        if full or (first and not self._reader.submit(lambda: self._read(kind))):
-            with self._waiters_lock:
-                if first:
-                    self._waiters[kind].clear()
+            full = sum(waiter is peer for waiter, _ in waiters) >= MAX_WAITERS
+            submitted = not full and (bool(waiters) or self._reader.submit(lambda: self._read(kind)))
+            if submitted:
+                waiters.append((peer, request_id))
+        if not submitted:
             peer.send(self._error(request_id, "busy", "too many reads wait"))
 
     def _read(self, kind: ReadKind) -> None:
         values: FastValues | SlowValues | None = None
         failure = self._why_no_device()
-        device = self._device
+        device = None
         taken_at_s = self._shared.clock.now_s()  # nothing in the answer is older than this
-        if device is not None:
-            try:
-                with self._shared.gate.call():
+        try:
+            with self._shared.gate.call():
+                device = self._device  # past the gate: before it, this may be one of a library that was closed
+                if device is not None:
                     values = device.read_fast() if kind == "fast" else device.read_slow()
-            except DeviceError as error:
-                failure = (self._failed(device, error), str(error))
+        except DeviceError as error:
+            failure = (self._failed(device, error), str(error))
         with self._waiters_lock:
             waiters, self._waiters[kind] = self._waiters[kind], []
         for peer, request_id in waiters:
@@ -229,13 +227,13 @@ class GpuWorker:
         problem = self._shared.driver_problem()
         return ("driver_missing", problem) if problem else ("lost", "lost: it does not answer, and is looked for")
 
-    def _failed(self, device: GpuDevice, error: DeviceError) -> wire.ErrorCode:
+    def _failed(self, device: GpuDevice | None, error: DeviceError) -> wire.ErrorCode:
         """Take note of a failure; returns its code on the wire."""
         code = error_code(error)
         if isinstance(error, DeviceLostError) or code == "driver_missing":
-            if self._device is device:
+            if device is not None and self._device is device:
                 self.lost(str(error))
-            self._shared.report_lost()
+                self._shared.report_lost()
         elif isinstance(error, NoPermissionError):
             self._denied_until_s = self._shared.clock.now_s() + DENIED_FOR_S
         return code
@@ -247,8 +245,9 @@ class GpuWorker:
         record = self._shared.book.get(self.uuid)
         if record is None:
             return
-        self._checked_at_s = self._shared.clock.now_s()
         ours = mw_from_watts(cap_w) == mw_from_watts(record.entry.w)
+        if ours:
+            self._checked_at_s = self._shared.clock.now_s()
         if ours != (record.entry.state != "foreign") or (ours and not record.confirmed):
             self.check()
 
@@ -318,17 +317,20 @@ class GpuWorker:
         """Run one act on the device, on the writer thread; everything that goes wrong is a HelperError."""
         reason = self._why_no_write()
         if reason is not None:
-            code = "no_permission" if reason == NoPermissionError.reason else "locked"
-            raise HelperError(f"not written: {reason.replace('_', ' ')}", code)
-        device = self._device
-        if device is None:
-            code, text = self._why_no_device()
-            raise HelperError(text, code)
+            raise HelperError(
+                f"not written: {reason.replace('_', ' ')}",
+                "no_permission" if reason == NoPermissionError.reason else "locked",
+            )
+        device = None
         try:
             with self._shared.gate.call():
-                return act(device)
+                device = self._device
+                if device is not None:
+                    return act(device)
         except DeviceError as error:
             raise HelperError(str(error), self._failed(device, error)) from error
+        code, text = self._why_no_device()
+        raise HelperError(text, code)
 
     def restore(self, *, force: bool, why: str, done: Callable[[wire.RestoreOutcome], None] = lambda _: None) -> None:
         """Go back to min(prior, keep_w), or to prior with force; `done` is told, on the writer thread or at once."""
