@@ -110,9 +110,10 @@ def test_decimal_digits_come_from_the_device_and_their_absence_is_no_reading() -
 
 
 def test_a_temperature_is_in_celsius_whatever_the_device_is_set_to() -> None:
-    profile = plain({"internal_temp_c": (number("9.1", 0.1, fahrenheit=("9.9.0", 1)),)})
+    profile = plain({"internal_temp_c": (number("9.1", 0.1, fahrenheit=("9.9", 1)),)})
     assert only_row(profile, {"9.1": {"1": 680}, "9.9": {"0": 1}})["internal_temp_c"] == 20
     assert only_row(profile, {"9.1": {"1": 200}, "9.9": {"0": 0}})["internal_temp_c"] == 20
+    assert only_row(profile, {"9.1": {"1": 680}, "9.9": {"1": 1, "0": 0}})["internal_temp_c"] == 20
 
 
 def test_a_value_counts_only_while_the_device_says_that_it_is_good() -> None:

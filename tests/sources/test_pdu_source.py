@@ -1,6 +1,7 @@
 """One PDU as a source: what it says, what it says when something is missing, and how it comes back."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Iterator
@@ -26,6 +27,18 @@ DEVICE_POWER = "1.3.6.1.4.1.318.1.1.26.4.3.1.5.1"
 UP_TIME = "1.3.6.1.2.1.1.3.0"
 
 
+PATIENT_S = 10.0
+
+
+@contextlib.contextmanager
+def impatient(source: PduSource, timeout_s: float = 0.3) -> Iterator[None]:
+    """Short deadlines, where no answer is expected."""
+    assert source._device is not None
+    source._device.timeout_s = timeout_s
+    yield
+    source._device.timeout_s = PATIENT_S
+
+
 def config(port: int, outlets: tuple[int, ...] = (7, 8), **more: Any) -> PduConfig:
     return PduConfig(
         name="rack12-a",
@@ -34,7 +47,7 @@ def config(port: int, outlets: tuple[int, ...] = (7, 8), **more: Any) -> PduConf
         community=Secret(COMMUNITY),
         outlets=outlets,
         limit_w=6000,
-        **{"host": "127.0.0.1", "timeout_s": 1.0, **more},
+        **{"host": "127.0.0.1", "timeout_s": PATIENT_S, **more},
     )
 
 
@@ -137,6 +150,18 @@ async def test_a_total_that_is_gone_has_failed_and_one_that_never_was_is_absent(
     assert (pdu.power_w, pdu.energy_wh) == (Reading(6000.0, 1015.0), Absent("not_supported"))
 
 
+async def test_a_value_is_given_up_when_the_device_says_that_it_is_no_longer_good(
+    snmp: SnmpEngine, clock: HandClock
+) -> None:
+    with Agent(load_recording(recording("raritan_three_poles")), community=COMMUNITY) as device:
+        source = PduSource(config(device.port, outlets=(1, 2)), snmp, clock)
+        assert (await source.read()).outlets_w == Reading(1032.0, 1000.0)
+        device.set("1.3.6.1.4.1.13742.6.5.4.3.1.3.1.2.5", INTEGER, -1)  # the state; its watts then read 0
+        device.set("1.3.6.1.4.1.13742.6.5.4.3.1.4.1.2.5", INTEGER, 0)
+        clock.time_s += 10
+        assert (await source.read()).outlets_w == Failed("outlet_without_reading", 1010.0)
+
+
 async def test_an_outlet_that_shows_a_marker_at_first_is_read_once_it_has_a_value(
     peer: Agent, snmp: SnmpEngine, clock: HandClock
 ) -> None:
@@ -193,7 +218,7 @@ async def test_a_pdu_that_is_off_at_the_start_is_picked_up_when_it_appears(
     peer: Agent, source: PduSource, clock: HandClock
 ) -> None:
     peer.silent = True
-    with pytest.raises(DeviceTimeoutError) as raised:
+    with impatient(source), pytest.raises(DeviceTimeoutError) as raised:
         await source.read()
     assert raised.value.reason == "timeout"
     peer.silent = False
@@ -218,7 +243,7 @@ async def test_a_name_that_appears_late_or_moves_to_another_address_is_followed(
     with Agent(objects, community=COMMUNITY) as first, Agent(objects, community=COMMUNITY) as second:
         second.close()
         second.start("127.0.0.2", first.port)
-        source = PduSource(config(first.port, host="rack12-pdu.example", timeout_s=0.4), snmp, clock)
+        source = PduSource(config(first.port, host="rack12-pdu.example"), snmp, clock)
         with pytest.raises(DeviceError, match="Name or service not known") as raised:
             await source.read()
         assert raised.value.reason == "unreachable"
@@ -227,7 +252,7 @@ async def test_a_name_that_appears_late_or_moves_to_another_address_is_followed(
         first.silent = True
         addresses.append("127.0.0.2")
         clock.time_s += 5
-        with pytest.raises(DeviceTimeoutError):
+        with impatient(source), pytest.raises(DeviceTimeoutError):
             await source.read()
         clock.time_s += 5
         assert (await source.read()).up
@@ -240,7 +265,7 @@ async def test_a_pdu_that_comes_back_is_up_since_then(peer: Agent, source: PduSo
     assert (await source.read()).since_s == 1000.0
     peer.silent = True
     clock.time_s = 1010.0
-    with pytest.raises(DeviceTimeoutError):
+    with impatient(source), pytest.raises(DeviceTimeoutError):
         await source.read()
     peer.silent = False
     clock.time_s = 1015.0
@@ -251,12 +276,12 @@ async def test_a_pdu_that_comes_back_is_up_since_then(peer: Agent, source: PduSo
 async def test_a_device_that_is_away_for_a_minute_is_asked_less_often_and_found_again(
     peer: Agent, snmp: SnmpEngine, clock: HandClock
 ) -> None:
-    source = PduSource(config(peer.port, timeout_s=0.2), snmp, clock)
+    source = PduSource(config(peer.port), snmp, clock)
     peer.silent = True
     asked = []
     for _ in range(18):
         before = len(peer.asked)
-        with pytest.raises(DeviceError) as raised:
+        with impatient(source), pytest.raises(DeviceError) as raised:
             await source.read()
         assert raised.value.reason == "timeout"
         asked.append(len(peer.asked) - before)
@@ -312,16 +337,18 @@ async def test_slow_outlets_cost_the_outlets_and_not_the_totals(
             return super().respond(kind, version, oids, non_repeaters, repetitions)
 
     with Refusing(peer.objects, community=COMMUNITY) as device:
-        source = PduSource(config(device.port, timeout_s=0.2), snmp, clock)
+        source = PduSource(config(device.port), snmp, clock)
         await source.read()
         device.mute = True
         clock.time_s += 10
-        pdu = await source.read()
+        with impatient(source, 1.0):
+            pdu = await source.read()
         assert (pdu.up, pdu.power_w) == (True, Reading(6120.0, 1010.0))
         assert pdu.outlets_w == Reading(505.0, 1000.0), "the old one with its old time, to be aged"
         for _ in range(3):
             clock.time_s += 10
-            pdu = await source.read()
+            with impatient(source, 1.0):
+                pdu = await source.read()
         assert pdu.power_w == Reading(6120.0, 1040.0)
         assert pdu.outlets_w == Failed("timeout", 1010.0)
         assert pdu.outlets[6].power_w is None
@@ -364,7 +391,7 @@ async def test_only_reading_requests_are_sent_by_a_source(peer: Agent, source: P
 async def test_one_sick_pdu_costs_its_own_readings_only(peer: Agent, snmp: SnmpEngine, clock: HandClock) -> None:
     with Agent({}, community=COMMUNITY) as sick:
         sick.garbage = lambda reply: [reply[:-4]]
-        ill = PduSource(config(sick.port), snmp, clock)
+        ill = PduSource(config(sick.port, timeout_s=1.0), snmp, clock)
         well = PduSource(config(peer.port), snmp, clock)
         await well.read()
         task = asyncio.create_task(ill.read())
@@ -386,12 +413,12 @@ async def test_the_community_is_in_no_log_line_snapshot_or_error(
     asyncio.get_running_loop().set_debug(True)
     texts = []
     with structlog.testing.capture_logs() as lines:
-        source = PduSource(config(peer.port, outlets=(99,), timeout_s=0.2), snmp, clock)
+        source = PduSource(config(peer.port, outlets=(99,)), snmp, clock)
         texts.append(repr(await source.read()))
         for fault in (lambda _: [], lambda reply: [reply[:30]], lambda _: [b"\xff" * 60]):
             peer.garbage = fault
             clock.time_s += 5
-            with pytest.raises(DeviceError) as raised:
+            with impatient(source), pytest.raises(DeviceError) as raised:
                 await source.read()
             texts += [str(raised.value), repr(raised.value), repr(vars(source))]
     together = "\n".join([*texts, *map(repr, lines), caplog.text])

@@ -105,7 +105,7 @@ def _legacy_load(*, banks: bool) -> Table:
         rows="banks" if banks else "phases",
         keys=(f"{_old_load}.4", f"{_old_load}.5"),
         id="B{number}" if banks else "L{number}",
-        where=Guard(f"{_old_load}.5", frozenset({0}), deny=banks),
+        where=Guard(f"{_old_load}.5", frozenset({0}), deny=banks, missing=not banks),
         fallback=True,
         fields={
             "number": (Field(column=f"{_old_load}.{5 if banks else 4}", poll="once"),),

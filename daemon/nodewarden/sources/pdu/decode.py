@@ -42,12 +42,18 @@ class Used(msgspec.Struct, frozen=True):
     Attributes:
         oid: with index.
         outlet: number of the outlet, None for everything else.
+        guard: object that says whether the value counts, to be read with it.
     """
 
     oid: str
     field: Field
     quantity: str
     outlet: int | None = None
+    guard: str | None = None
+
+    def oids(self) -> list[str]:
+        """All that has to be read for this value."""
+        return [self.oid] if self.guard is None else [self.oid, self.guard]
 
 
 class Decoded(msgspec.Struct, kw_only=True):
@@ -83,6 +89,7 @@ def columns_of(profile: Profile) -> Iterator[list[str]]:
         for field in fields:
             names += [field.column, *([field.digits] if field.digits else [])]
             names += [field.guard.column] if field.guard else []
+            names += [field.fahrenheit[0]] if field.fahrenheit else []
         group = [name for name in dict.fromkeys(names) if name not in seen]
         seen.update(group)
         if group:
@@ -94,9 +101,6 @@ def scalars_of(profile: Profile) -> list[str]:
     wanted: list[str] = []
     for alternatives in profile.scalars.values():
         wanted += [f"{field.column}.{field.suffix}" for field in alternatives]
-    for table in profile.tables:
-        for alternatives in table.fields.values():
-            wanted += [field.fahrenheit[0] for field in alternatives if field.fahrenheit]
     return list(dict.fromkeys(wanted))
 
 
@@ -156,8 +160,8 @@ def value_of(profile: Profile, columns: Columns, quantity: str, field: Field, in
             return None
         amount /= 10**digits
     if field.fahrenheit is not None:
-        column, _, at = field.fahrenheit[0].rpartition(".")
-        if columns.get(column, {}).get(at) == field.fahrenheit[1]:
+        column, told = columns.get(field.fahrenheit[0], {}), field.fahrenheit[1]
+        if column.get(index, column.get("0")) == told:
             amount = (amount - 32) / 1.8
     low, high = _LIMITS.get(quantity.rpartition("_")[2], (-1e15, 1e15))
     if quantity == "value":  # probes: the limits of degrees hold for a percentage too
@@ -181,16 +185,26 @@ def _first(
     for field in alternatives:
         value = value_of(profile, columns, quantity, field, index, found)
         at = _join(index, field.suffix)
+        if value is None and at not in columns.get(field.column, {}):
+            continue
+        guard = None
+        if field.guard is not None:
+            there = _join(index, field.guard.suffix)
+            if there in columns.get(field.guard.column, {}):
+                guard = f"{field.guard.column}.{there}"
+        used = Used(f"{field.column}.{at}", field, quantity, outlet, guard)
         if value is not None:
-            found.used.append(Used(f"{field.column}.{at}", field, quantity, outlet))
+            found.used.append(used)
             return value
-        if at in columns.get(field.column, {}):
-            found.silent.append(Used(f"{field.column}.{at}", field, quantity, outlet))
+        found.silent.append(used)
     return None
 
 
 def _rows(profile: Profile, table: Table, columns: Columns, joined: dict[str, dict[str, Any]], found: Decoded) -> None:
     indices = {index for key in table.keys for index in columns.get(key, {})}
+    if table.key_suffix:
+        tail = f".{table.key_suffix}"
+        indices = {index.removesuffix(tail) for index in indices if index.endswith(tail)}
     for index in sorted(indices, key=_order):
         if table.where is not None and not _passes(table.where, columns, index):
             continue
@@ -204,8 +218,8 @@ def _rows(profile: Profile, table: Table, columns: Columns, joined: dict[str, di
         row = joined.get(index)
         if row is None:
             words = {name: values.get(name) for name in ("number", "label", "unit")}
-            if words["number"] is None:
-                words["number"] = number
+            words["number"] = number if words["number"] is None else words["number"]
+            words["label"] = index if words["label"] is None else words["label"]
             label = table.id.format(*parts, index=index, **words)
             joined[index] = {"index": number, "id": label, **values}
         else:
@@ -278,7 +292,7 @@ def _text(raw: Value, field: Field) -> str | None:
 def _passes(guard: Guard, columns: Columns, index: str) -> bool:
     value = columns.get(guard.column, {}).get(_join(index, guard.suffix))
     if value is None:
-        return not guard.deny
+        return guard.missing
     return (value in guard.values) != guard.deny
 
 

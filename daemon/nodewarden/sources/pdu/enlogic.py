@@ -47,7 +47,9 @@ def _profile(profile: str, vendor: str, root: str, prefixes: tuple[str, ...]) ->
                 rows="banks",
                 keys=(f"{breaker}.5",),
                 id="B{number}",
-                where=Guard(f"{breaker}.2", frozenset({0}), deny=True),  # rows that only fill up the table
+                where=Guard(
+                    f"{breaker}.2", frozenset({0}), deny=True, missing=False
+                ),  # rows that only fill up the table
                 fields={"current_a": (number(f"{breaker}.5", 0.01, poll="fast", rank=50),)},
             ),
             Table(

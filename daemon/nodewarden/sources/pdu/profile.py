@@ -35,13 +35,15 @@ class Guard(msgspec.Struct, frozen=True):
         column: without index.
         values: what it must hold; or must not, with `deny`.
         suffix: fixed tail of the index in that column, as in `Field`.
-        deny: turn it round. Where the column has no value, `values` passes and `deny` does not.
+        deny: turn it round.
+        missing: what is decided where the column has no value.
     """
 
     column: str
     values: frozenset[int]
     suffix: str = ""
     deny: bool = False
+    missing: bool = True
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         blank: for a text: an empty one is a value too (a name that nobody has given).
         absent: integers that mean "no value" here; None = those of the profile.
         signed: values below zero are real.
-        fahrenheit: OID of the object that tells degrees Fahrenheit, and the value that does.
+        fahrenheit: column that tells the unit of degrees, of this row or once for the device, and what says Fahrenheit.
         guard: the value counts only while this holds.
         poll: how often it is worth reading.
         rank: of two that do not fit into the fast GET, the lower goes first.
@@ -89,6 +91,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows: "units", "phases", "banks", "outlets", "inlet_temps_c", "humidity_pct", or another list of the device.
         keys: columns whose indices say which rows there are.
+        key_suffix: fixed tail of those indices that is not part of the row's.
         fields: for each quantity the fields that may give it.
         id: how a row is called: {index}, its parts {0} {1}, {number} from the field of that name, {label} likewise.
         index_part: which part of the index is the number of the row (outlets), -1 the last.
@@ -99,6 +102,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: str
     keys: tuple[str, ...]
+    key_suffix: str = ""
     fields: Mapping[str, tuple[Field, ...]]
     id: str = "{index}"
     index_part: int = -1

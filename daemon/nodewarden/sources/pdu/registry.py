@@ -1,9 +1,18 @@
 """Which profile fits a device: the explicit list of all profiles, in the order in which they are probed."""
 
-from nodewarden.sources.pdu import apc, easy_pdu, enlogic
+from nodewarden.sources.pdu import apc, easy_pdu, eaton, enlogic, raritan, vertiv
 from nodewarden.sources.pdu.profile import Profile
 
-PROFILES: tuple[Profile, ...] = (apc.RPDU2, enlogic.NETSHELTER, enlogic.ENLOGIC, easy_pdu.EPDU_STRINGS)
+PROFILES: tuple[Profile, ...] = (
+    apc.RPDU2,
+    enlogic.NETSHELTER,
+    enlogic.ENLOGIC,
+    raritan.PX2,
+    raritan.PX1,
+    eaton.EPDU,
+    vertiv.IMD,
+    easy_pdu.EPDU_STRINGS,
+)
 
 
 def candidates(object_id: str | None) -> list[Profile]:

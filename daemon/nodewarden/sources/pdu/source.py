@@ -16,7 +16,7 @@ from nodewarden.errors import DeviceError, NotSupportedError
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.snapshot import BankSnapshot, Number, OutletSnapshot, PduSnapshot, PhaseSnapshot
 from nodewarden.sources.pdu.crosscheck import suspects
-from nodewarden.sources.pdu.decode import Columns, Decoded, decode, store
+from nodewarden.sources.pdu.decode import Columns, Decoded, Used, decode, store
 from nodewarden.sources.pdu.engine import Identity, identify, read_all
 from nodewarden.sources.pdu.profile import SYS_UP_TIME
 
@@ -164,26 +164,26 @@ class PduSource:
         just started shows markers first. They take their place once they have a value.
         """
         mine = set(self._config.outlets)
-        fast: list[tuple[int, str]] = []
+        fast: list[Used] = []
         own: list[str] = []
         others: list[str] = []
         for used in found.used:
             if used.field.poll == "once":
                 continue
             if used.outlet is not None:
-                (own if used.outlet in mine else others).append(used.oid)
+                (own if used.outlet in mine else others).extend(used.oids())
             elif used.field.poll == "fast":
-                fast.append((used.field.rank, used.oid))
+                fast.append(used)
             else:
-                own.append(used.oid)
-        own += [
-            silent.oid
-            for silent in found.silent
-            if silent.field.poll != "once" and (silent.outlet is None or silent.outlet in mine)
-        ]
-        ranked = [oid for _, oid in sorted(fast, key=lambda entry: entry[0])]
-        self._fast.oids = [_UP_TIME_OID, *ranked[: MAX_OIDS - 1]]
-        self._own.oids = [*own, *ranked[MAX_OIDS - 1 :]]
+                own += used.oids()
+        for silent in found.silent:
+            if silent.field.poll != "once" and (silent.outlet is None or silent.outlet in mine):
+                own += silent.oids()
+        first = [_UP_TIME_OID]
+        for used in sorted(fast, key=lambda entry: entry.field.rank):
+            (first if len(first) + len(used.oids()) <= MAX_OIDS else own).extend(used.oids())
+        self._fast.oids = first
+        self._own.oids = list(dict.fromkeys(own))
         self._others.oids = others if self._others.period_s > 0 else []
         self._planned = {used.oid for used in found.used}
         self._has_metered_outlets = any(row.get("power_w") is not None for row in found.of("outlets"))
