@@ -4,7 +4,7 @@ Each change is journalled with uid, pid and reason before it is done.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nodewarden.actuators.job import JobActuator, ManualDuty
@@ -22,7 +22,7 @@ from nodewarden.state import StateFile
 
 
 class AgentNode:
-    """Implements `api.node.Node` on the running parts of the agent."""
+    """Implements `api.node.Node` on the running parts of the agent. `refresh` publishes a new view at once."""
 
     def __init__(
         self,
@@ -35,7 +35,9 @@ class AgentNode:
         recorder: Recorder,
         state: StateFile,
         clock: Clock,
+        refresh: Callable[[], None],
     ) -> None:
+        self._refresh = refresh
         self._control = control
         self._link = link
         self._job_actuator = job_actuator
@@ -164,6 +166,7 @@ class AgentNode:
     def _set_armed(self, *, armed: bool) -> None:
         self._control.set_armed(armed=armed)
         self._state.write(armed=armed)
+        self._refresh()  # who asks again must see what was just done
 
     def _jobs_named(self, job: str) -> list[str]:
         known = [found.id for found in self._jobs.jobs() if found.state != "lost"]

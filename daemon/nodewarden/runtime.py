@@ -112,6 +112,7 @@ class Agent:
             recorder=self._recorder,
             state=state,
             clock=clock,
+            refresh=self._publish,
         )
         self._control_server = ControlServer(
             paths.control_socket(runtime_dir), self.node, admin_gid=_admin_gid(), own_uid=_own_uid()
@@ -241,13 +242,17 @@ class Agent:
         return value_or_none(gpu.cap_w) if gpu is not None else None
 
     def _turned(self) -> None:
-        """The control loop finished a turn: what holds now, what readers see."""
+        """The control loop finished a turn."""
+        progress = self._progress["control"]
+        progress.turned_s = self._clock.now_s()
+        progress.turned(self._control.turn_took_s)
+        self._renderer.own.journal("ok" if self._journal.problem is None else "degraded")
+        self._publish()
+
+    def _publish(self) -> None:
+        """What holds now, and what readers see."""
         now_s = self._clock.now_s()
         control = self._control
-        progress = self._progress["control"]
-        progress.turned_s = now_s
-        progress.turned(control.turn_took_s)
-        self._renderer.own.journal("ok" if self._journal.problem is None else "degraded")
         ledger = tuple(self._link.entries.values())
         facts = Facts(
             snapshot=control.snapshot,

@@ -65,8 +65,8 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
             sys.executable,
             "-m",
             "nodewarden.sim.train_toy",
-            *("--dir", checkpoints, "--steps", "1000000", "--step-s", "0.1", "--job", "toy-1"),
-            *("--gpus", ",".join(gpu.uuid for gpu in node.standin.gpus)),
+            *("--checkpoints", checkpoints, "--steps", "1000000", "--step-s", "0.1", "--job", "toy-1"),
+            *("--gpus", *(gpu.uuid for gpu in node.standin.gpus)),
         ],
         env=node.env(),
     )
@@ -89,6 +89,9 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
     assert status["health"] == "ok", status["problems"]
     assert node.nodectl("status").returncode == 0
     assert node.standin.writes() == []
+    wait_for(lambda: node.call("jobs")["jobs"][0]["verified"], 30, "the job to be found on the GPUs")
+    node.nodectl("checkpoint", "toy-1", "--reason", "so that its duration is known")
+    wait_for(lambda: [line for line in lines(job) if line["event"] == "saved"], 10, "the first save")
 
     # Cooling of one board fails: capped, job slowed -----------------------------------------------------------------
     heat.r_k_per_w[SICK] = 0.125
@@ -108,9 +111,10 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
     wait_for(lambda: node.status()["jobs"][0]["duty"] < 1.0, 60, "the job to be throttled")
 
     # It gets worse: the job is asked for a checkpoint while it can still finish ---------------------------------------
+    before = len(lines(job))
     heat.r_k_per_w[SICK] = 0.45
     saved = wait_for(
-        lambda: [line for line in lines(job) if line["event"] == "saved" and line["asked"]], 60, "a requested save"
+        lambda: [line for line in lines(job)[before:] if line["event"] == "saved" and line["asked"]], 60, "a save"
     )
     heat.r_k_per_w[SICK] = 0.05
     path = Path(saved[0]["path"])
