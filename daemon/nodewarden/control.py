@@ -152,7 +152,9 @@ class ControlLoop:
                 self._recorder.event(Event("manual_cap_expired", uuid, f"manual cap of {manual.w:.0f} W has expired"))
         gpus = {}
         for uuid, gpu in snapshot.gpus.items():
-            limits = gpu_limits(gpu, self._caps.prior_w(uuid), self.limits.gpus.get(uuid))
+            limits = gpu_limits(
+                gpu, self._caps.prior_w(uuid), self.limits.gpus.get(uuid), self._caps.touched_s.get(uuid, 0.0)
+            )
             if limits is not None:
                 gpus[uuid] = limits
         return Limits(
@@ -235,13 +237,16 @@ class ControlLoop:
                 await asyncio.sleep(self._clock.real_s(self._period_s))
 
 
-def gpu_limits(gpu: GpuSnapshot, ledger_prior_w: float | None, before: GpuLimits | None) -> GpuLimits | None:
+def gpu_limits(
+    gpu: GpuSnapshot, ledger_prior_w: float | None, before: GpuLimits | None, touched_s: float = 0.0
+) -> GpuLimits | None:
     """Limits of one GPU from what its board says.
 
     Args:
         gpu: its newest readings.
         ledger_prior_w: the limit before we touched it, None when we have not.
         before: the limits of the turn before; kept while the board does not answer.
+        touched_s: when we last wrote its limit; an older reading of it is ours, not what was found.
 
     Returns:
         None until the board has said in which range it accepts a cap.
@@ -251,7 +256,7 @@ def gpu_limits(gpu: GpuSnapshot, ledger_prior_w: float | None, before: GpuLimits
         return before
     prior_w = ledger_prior_w
     if prior_w is None:
-        found = gpu.cap_w.value if isinstance(gpu.cap_w, Reading) else None
+        found = gpu.cap_w.value if isinstance(gpu.cap_w, Reading) and gpu.cap_w.taken_at_s > touched_s else None
         kept = before.prior_w if before is not None else None
         prior_w = next(w for w in (found, kept, board.default_w, board.max_w) if w is not None)
     tlimit = board.kind == "tlimit"

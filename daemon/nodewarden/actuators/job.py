@@ -18,6 +18,7 @@ from nodewarden.model.snapshot import JobSnapshot
 
 TTL_S = 15.0  # a dead agent frees the job after this
 RENEW_S = 5.0
+SAVE_AGAIN_S = 600.0  # while the danger lasts
 
 
 class JobControl(Protocol):
@@ -28,9 +29,15 @@ class JobControl(Protocol):
         ...
 
     def request_checkpoint(
-        self, *, deadline_s: float, cause: str, job: str | None = None, then: Literal["continue", "stop"] = "continue"
+        self,
+        *,
+        deadline_s: float,
+        cause: str,
+        job: str | None = None,
+        then: Literal["continue", "stop"] = "continue",
+        unless_saved_since_s: float | None = None,
     ) -> list[str]:
-        """Ask for a checkpoint; the request ids."""
+        """Ask for a checkpoint; the request ids. May be called once a second."""
         ...
 
 
@@ -56,7 +63,7 @@ class JobActuator:
         self.manual: dict[str, ManualDuty] = {}
         self.duty: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
-        self._checkpoint_wanted = False
+        self._wanted_since_s: float | None = None
 
     def apply(self, setpoint: JobSetpoint, jobs: tuple[JobSnapshot, ...], *, armed: bool, stuck_duty: float) -> None:
         """Send what has changed or is due for renewal. `stuck_duty` stands in for caps that cannot be written."""
@@ -72,10 +79,20 @@ class JobActuator:
             self._throttle(job, min(automatic, manual_duty), setpoint, now_s)
         for job in self.duty.keys() - set(present):
             self.duty.pop(job)
-        wanted = armed and setpoint.request == "checkpoint"
-        if wanted and not self._checkpoint_wanted and present:
-            self._jobs.request_checkpoint(deadline_s=setpoint.deadline_s or 60.0, cause=str(setpoint.cause))
-        self._checkpoint_wanted = wanted and bool(present)
+        self._checkpoint(setpoint, now_s, wanted=armed and setpoint.request == "checkpoint")
+
+    def _checkpoint(self, setpoint: JobSetpoint, now_s: float, *, wanted: bool) -> None:
+        """While a save is wanted, have each job asked that has saved nothing since then; again when that is old."""
+        if not wanted:
+            self._wanted_since_s = None
+            return
+        if self._wanted_since_s is None:
+            self._wanted_since_s = now_s
+        self._jobs.request_checkpoint(
+            deadline_s=setpoint.deadline_s or 60.0,
+            cause=str(setpoint.cause),
+            unless_saved_since_s=max(self._wanted_since_s, now_s - SAVE_AGAIN_S),
+        )
 
     def release_all(self) -> None:
         """End every throttle: the agent is stopping (F67)."""

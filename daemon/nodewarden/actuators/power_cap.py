@@ -58,6 +58,7 @@ class PowerCapActuator:
         own: caps in force that are ours, by uuid.
         trouble: GPUs whose last write failed, with the reason.
         writing: GPUs with a write under way.
+        touched_s: when the limit of a GPU was last written; a reading from before says nothing about it.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class PowerCapActuator:
         self.own: dict[str, OwnCap] = {}
         self.trouble: dict[str, Trouble] = {}
         self.writing: dict[str, asyncio.Task[None]] = {}
+        self.touched_s: dict[str, float] = {}
         self._heard = 0
 
     def sync(self) -> None:
@@ -169,6 +171,7 @@ class PowerCapActuator:
         except HelperError as error:
             self._failed(uuid, error)
         else:
+            self.touched_s[uuid] = self._clock.now_s()
             if self.trouble.pop(uuid, None) is not None:
                 self._on_event(Event("control_back", uuid, f"caps of {self._name(uuid)} are written again"))
 

@@ -37,7 +37,9 @@ class CheckpointDesk:
         """How far a request is; None when it is unknown."""
         return self._requests.get(request_id)
 
-    def ask(self, job_id: str | None, deadline_s: float, cause: str, then: Then) -> list[str]:
+    def ask(
+        self, job_id: str | None, deadline_s: float, cause: str, then: Then, unless_saved_since_s: float | None = None
+    ) -> list[str]:
         """See `JobServer.request_checkpoint`."""
         if not 0 < deadline_s <= MAX_DEADLINE_S:
             raise RefusedError(
@@ -49,7 +51,11 @@ class CheckpointDesk:
         ids = []
         for job in self._registry.all():
             last = job.request
-            if last is not None and last.ended_at_s is not None and now_s - last.ended_at_s < ASK_AGAIN_S:
+            saved_s = job.last_checkpoint_at_s
+            if saved_s is not None and unless_saved_since_s is not None and saved_s >= unless_saved_since_s:
+                continue
+            failed_at_s = None if last is None or last.state == "persisted" else last.ended_at_s
+            if failed_at_s is not None and now_s - failed_at_s < ASK_AGAIN_S:
                 continue
             try:
                 ids.append(self._ask(job, now_s, deadline_s, cause, then).id)

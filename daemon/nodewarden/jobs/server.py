@@ -144,17 +144,19 @@ class JobServer:
         cause: str,
         job: str | None = None,
         then: Literal["continue", "stop"] = "continue",
+        unless_saved_since_s: float | None = None,
     ) -> list[str]:
         """Ask for a checkpoint that is persisted within `deadline_s`; returns the ids of the requests.
 
-        A job has one open request at most: while one is open, its id is returned. With job=None every job is asked; one
-        that cannot is passed over with an event, and is not asked again for a minute after its last request ended.
+        A job has one open request at most: while one is open, its id is returned. With job=None every job is asked that
+        has saved nothing since `unless_saved_since_s`; one that cannot is passed over with an event, and is not asked
+        again for a minute after a request that did not end in a save. It is fine to call this once a second.
 
         Raises:
             RefusedError: the named job cannot do it; its code is "unknown_job", "lost", "no_agreement", "unsupported",
                 "deadline" or "busy".
         """
-        return self._checkpoints.ask(job, deadline_s, cause, then)
+        return self._checkpoints.ask(job, deadline_s, cause, then, unless_saved_since_s)
 
     def cancel(self, request_id: str) -> bool:
         """Take a request back; True when the job has been told.
