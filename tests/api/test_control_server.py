@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodewarden.api.control_server import ControlServer, Limits
+from nodewarden.api.unix_socket import OwnedSocket
 from nodewarden.api.verbs import VERBS
 from nodewarden.errors import AlreadyRunningError, RefusedError
 from support.credentials import as_user
@@ -335,3 +336,25 @@ def test_an_unknown_gpu_is_refused_with_what_is_known():
         assert answer["error"]["message"] == 'no GPU "9"; allowed: 0, 1, 2, 3, 4, 5, 6, 7, a uuid, or all'
         assert "result" in ask(there.socket, "cap", gpu=uuid_of(3)[:12], w=500)
         assert there.node.calls[0][1][0] == (uuid_of(3),)
+
+
+def test_another_users_socket_that_may_not_be_probed_is_refused_and_left(tmp_path):
+    require_root()
+    with tempfile.TemporaryDirectory(prefix="nw-") as directory:
+        path = Path(directory) / "control.sock"
+        dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        dead.bind(str(path))
+        dead.close()
+        path.chmod(0o600)
+        os.chown(directory, NOBODY, NOBODY)
+
+        def start() -> str:
+            try:
+                OwnedSocket(path)
+            except RefusedError as error:
+                return str(error)
+            return "served"
+
+        said = as_user(NOBODY, NOBODY, [], start)
+        assert "cannot be probed (Permission denied)" in said
+        assert path.is_socket()
