@@ -1,5 +1,6 @@
 """control.sock with real peers: good ones, greedy ones, deaf ones, unprivileged ones. Nobody disturbs anybody else."""
 
+import asyncio
 import contextlib
 import grp
 import json
@@ -9,10 +10,14 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nodewarden.api.control_server import ControlServer, Limits
+from nodewarden.api.protocol import RpcError, parse_request
 from nodewarden.api.unix_socket import OwnedSocket
 from nodewarden.api.verbs import VERBS
 from nodewarden.errors import AlreadyRunningError, RefusedError
@@ -95,6 +100,106 @@ def test_a_notification_is_done_and_not_answered():
         sock.sendall(b'{"jsonrpc":"2.0","method":"disarm"}\n{"jsonrpc":"2.0","id":3,"method":"status"}\n')
         assert json.loads(sock.makefile("rb").readline())["id"] == 3
         assert [call[0] for call in there.node.calls] == ["disarm"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=200).map(lambda text: json.dumps(text).encode())))
+def test_any_line_is_a_request_or_an_error_of_the_protocol(line):
+    try:
+        request = parse_request(line)
+    except RpcError as error:
+        assert error.kind in {"parse_error", "invalid_request"}  # noqa: PT017 - both outcomes are right
+    else:
+        assert request.jsonrpc == "2.0"
+
+
+def test_any_garbage_leaves_the_server_well():
+    random = Random(20261130)
+    with served(calm()) as there:
+        for _ in range(30):
+            with connect(there.socket) as sock:
+                sock.sendall(random.randbytes(random.randrange(1, 2000)) + b"\n")
+                sock.shutdown(socket.SHUT_WR)
+                for line in sock.makefile("rb"):
+                    assert "error" in json.loads(line)
+        assert "result" in ask(there.socket, "status")
+        assert not [entry for entry in there.logs if entry["log_level"] == "error"]
+
+
+def test_a_verb_that_breaks_is_told_as_internal_and_logged_and_the_connection_lives_on():
+    class Broken(FakeNode):
+        def view(self):
+            raise ZeroDivisionError
+
+    with served(calm(), node=Broken) as there, connect(there.socket) as sock:
+        file = sock.makefile("rb")
+        for number in (1, 2):
+            sock.sendall(json.dumps({"jsonrpc": "2.0", "id": number, "method": "status"}).encode() + b"\n")
+            answer = json.loads(file.readline())
+            assert (answer["id"], answer["error"]["data"]["kind"]) == (number, "internal")
+            assert "ZeroDivisionError" not in answer["error"]["message"]
+        assert [entry["event"] for entry in there.logs] == ["verb_failed", "verb_failed"]
+
+
+def test_a_verb_that_never_ends_is_given_up():
+    class Stuck(FakeNode):
+        async def events(self, **_):
+            await asyncio.Event().wait()
+
+    with served(calm(), node=Stuck, limits=Limits(handler_s=0.1)) as there:
+        assert ask(there.socket, "events")["error"]["data"]["kind"] == "timeout"
+
+
+def test_of_many_requests_of_one_user_only_some_are_worked_on_at_a_time():
+    most = [0, 0]
+
+    class Slow(FakeNode):
+        async def events(self, **_):
+            most[0] += 1
+            most[1] = max(most)
+            await asyncio.sleep(0.01)
+            most[0] -= 1
+            return []
+
+    with served(calm(), node=Slow) as there, contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(connect(there.socket)) for _ in range(20)]
+        for sock in socks:
+            sock.sendall(b'{"jsonrpc":"2.0","id":1,"method":"events"}\n')
+        assert all("result" in json.loads(sock.makefile("rb").readline()) for sock in socks)
+        assert most == [0, 4]
+
+
+def test_a_greedy_user_makes_room_for_another_when_the_house_is_full():
+    require_root()
+    with served(calm(), limits=Limits(connections=8, connections_per_uid=6)) as there, contextlib.ExitStack() as stack:
+
+        def hold() -> list[str]:
+            socks = [connect(there.socket) for _ in range(6)]
+            with connect(there.runtime / "held") as done:  # the test may go on
+                done.recv(1)
+            last = [sock.makefile("rb").readline() for sock in socks[:2]]
+            return [json.loads(line)["error"]["data"]["kind"] for line in last]
+
+        meeting = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        meeting.bind(str(there.runtime / "held"))
+        (there.runtime / "held").chmod(0o666)
+        meeting.listen()
+
+        def others() -> None:
+            held, _ = meeting.accept()
+            mine = [stack.enter_context(connect(there.socket)) for _ in range(4)]
+            for sock in mine:
+                sock.sendall(b'{"jsonrpc":"2.0","id":1,"method":"status"}\n')
+            answers.extend(json.loads(sock.makefile("rb").readline()) for sock in mine)
+            held.close()
+
+        answers: list[dict] = []
+        thread = threading.Thread(target=others)
+        thread.start()
+        told = as_user(NOBODY, NOBODY, [], hold)
+        thread.join(5)
+        assert len([answer for answer in answers if "result" in answer]) == 4
+        assert told == ["limited", "limited"]
 
 
 def test_half_a_line_and_a_hang_up_is_nobodys_problem():
@@ -228,8 +333,6 @@ def test_the_socket_is_never_seen_with_another_mode_than_0666():
 
 @contextlib.contextmanager
 def served_at(path: Path):
-    import asyncio  # noqa: PLC0415
-
     loop = asyncio.new_event_loop()
     server = ControlServer(path, FakeNode(calm()))
     try:

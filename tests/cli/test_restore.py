@@ -97,7 +97,7 @@ def test_with_the_helper_killed_it_is_done_by_a_helper_of_its_own(rig, state):
     helper.process.kill()
     wait_for(lambda: not helper.running, 10, "the helper to be dead")
     assert limits_w(rig) == [500.0, 450.0]
-    env = {**rig.standin.env(), "NODEWARDEN_STATE_DIR": str(state.parent)}
+    env = {**rig.standin.env(), "NODEWARDEN_STATE_DIR": str(state.parent), "NODEWARDEN_LOCK_DIR": str(rig.lock_dir)}
     status = nodectl(rig.runtime_dir, "status", "--json", env=env)
     assert status.returncode == 3
     assert [p["code"] for p in json.loads(status.stdout)["problems"]] == ["cap_kept", "cap_kept"]

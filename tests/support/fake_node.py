@@ -137,7 +137,7 @@ class ServedNode:
 def served(view: View, **options: Any) -> Iterator[ServedNode]:
     """The real control server in a thread of its own, in a runtime directory with a short path."""
     writes = options.pop("writes", True)
-    node = FakeNode(view, writes=writes)
+    node = options.pop("node", FakeNode)(view, writes=writes)
     with tempfile.TemporaryDirectory(prefix="nw-") as directory, capture_logs() as logs:
         Path(directory).chmod(0o755)
         runtime = Path(directory)

@@ -1,7 +1,8 @@
 """control.sock: takes lines, checks who asks, calls the verb, answers. Never lets one peer disturb another.
 
 Bounds: a request is 64 KiB, a connection idles 60 s, a begun line must end within 10 s, an unread answer is given up
-after 5 s, and each uid has a number of connections; the next one takes the place of the uid's longest idle one.
+after 5 s, each uid has a number of connections (the next one takes the place of its longest idle one) and a number of
+requests that are worked on at a time (the others wait).
 """
 
 import asyncio
@@ -41,6 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the agent one peer may hold. Times are in seconds of the event loop."""
 
     connections_per_uid: int = 32
+    requests_per_uid: int = 4
     connections: int = 256
     idle_s: float = 60.0
     line_s: float = 10.0
@@ -95,6 +97,7 @@ class ControlServer:
         self._owned: OwnedSocket | None = None
         self._server: asyncio.Server | None = None
         self._connections: dict[_Connection, None] = {}  # in the order of their last use
+        self._turns: dict[int, asyncio.Semaphore] = {}  # by uid; only of those that are connected
 
     @property
     def connections(self) -> int:
@@ -147,6 +150,8 @@ class ControlServer:
                     await self._send(writer, error_line(None, _limited(said)))
         finally:
             self._connections.pop(connection, None)
+            if not any(other.peer.uid == peer.uid for other in self._connections):
+                self._turns.pop(peer.uid, None)
             writer.close()
 
     def _make_room(self, uid: int) -> bool:
@@ -179,7 +184,8 @@ class ControlServer:
             if line.isspace():
                 continue
             connection.is_busy = True
-            answer = await self._answer(line, connection.peer)
+            async with self._turns.setdefault(connection.peer.uid, asyncio.Semaphore(self._limits.requests_per_uid)):
+                answer = await self._answer(line, connection.peer)
             if answer is not None:
                 await self._send(connection.writer, answer)
             connection.is_busy = False
