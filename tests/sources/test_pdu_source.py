@@ -373,6 +373,43 @@ async def test_a_contradiction_is_suspect_only_when_it_lasts(peer: Agent, source
     assert pdu.suspect == ()
 
 
+async def test_a_falling_load_does_not_make_slower_readings_suspect(
+    peer: Agent, source: PduSource, clock: HandClock
+) -> None:
+    await source.read()
+    for oid, value in ((DEVICE_POWER, 60), ("1.3.6.1.4.1.318.1.1.26.4.3.1.16.1", 63)):
+        peer.set(oid, INTEGER, value)
+    for phase in (1, 2, 3):
+        for column, value in ((5, 9), (7, 20), (8, 21)):
+            peer.set(f"1.3.6.1.4.1.318.1.1.26.6.3.1.{column}.{phase}", INTEGER, value)
+    for outlet in range(1, 25):
+        peer.set(f"{METERED}.6.{outlet}", INTEGER, 1)
+        peer.set(f"{METERED}.7.{outlet}", INTEGER, 25)
+    for _ in range(14):
+        clock.time_s += 5
+        assert (await source.read()).suspect == ()
+
+
+async def test_outlets_that_stay_silent_for_long_have_failed_and_are_not_taken_for_unmetered(
+    snmp: SnmpEngine, clock: HandClock, peer: Agent
+) -> None:
+    source = PduSource(config(peer.port), snmp, clock)
+    peer.set("1.3.6.1.4.1.318.1.1.26.4.3.1.9.1", INTEGER, -1)
+    await source.read()
+    ready = peer.objects
+    peer.objects = {oid: value for oid, value in ready.items() if oid[10:13] != (9, 4, 3)}
+    for _ in range(14):
+        clock.time_s += 5
+        pdu = await source.read()
+    assert isinstance(pdu.outlets_w, Failed)
+    peer.set("1.3.6.1.4.1.318.1.1.26.4.3.1.9.1", INTEGER, 5)  # something else gives its first value meanwhile
+    clock.time_s += 10
+    assert isinstance((await source.read()).outlets_w, Failed)
+    peer.objects = ready
+    clock.time_s += 10
+    assert (await source.read()).outlets_w == Reading(505.0, clock.time_s)
+
+
 async def test_doubtful_outlets_of_this_node_make_their_sum_suspect(snmp: SnmpEngine, clock: HandClock) -> None:
     with Agent(load_recording(recording("apc_contradictory")), community=COMMUNITY) as peer:
         first = await PduSource(config(peer.port, outlets=(1, 2)), snmp, clock).read()

@@ -25,7 +25,7 @@ SUPPORTED = (
 )
 # The recording has a placeholder instead of the model, or the oracle describes it in other words than the device.
 OTHER_MODEL = {"apc_apdu10150sm", "raritan_px4", "raritan_px2-temp"}
-LARGE = {"raritan_px4"}  # once is enough
+ALSO_VERSION_1 = ("apc_ap8959eu3", "apc_ap7900b")
 NOT_PRINTED = {"file", "profile", "source", "notes", "unsure", "oids", "total_power_basis", "suspect"}
 
 
@@ -60,8 +60,7 @@ def differences(right: Any, ours: Any, path: str, unsure: list[dict[str, Any]]) 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("name", "version"),
-    [(name, version) for name in SUPPORTED for version in ("2c", "1") if version == "2c" or name not in LARGE],
+    ("name", "version"), [*((name, "2c") for name in SUPPORTED), *((name, "1") for name in ALSO_VERSION_1)]
 )
 async def test_a_real_device_is_read_as_the_oracle_says(
     name: str, version: Any, real_simulator: SnmpSimulator, snmp: SnmpEngine

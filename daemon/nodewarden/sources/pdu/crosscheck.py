@@ -20,6 +20,8 @@ def suspects(
     scalars: dict[str, Any],
     phases: Sequence[dict[str, Any]] = (),
     outlets: Sequence[dict[str, Any]] = (),
+    *,
+    outlets_with_total: bool = True,
 ) -> list[str]:
     """Key paths of what is contradicted, such as "total_power_w" or "phases[0].power_w", in SI units throughout.
 
@@ -27,6 +29,7 @@ def suspects(
         scalars: total_power_w, apparent_power_va, power_factor; missing ones are not checked.
         phases: rows with voltage_v, current_a, power_w, apparent_va, power_factor.
         outlets: rows with current_a, voltage_v, power_w, apparent_va, power_factor.
+        outlets_with_total: compare the sum of the outlets with the total; they must have been read together.
     """
     found: list[str] = []
     for position, row in enumerate(phases):
@@ -41,7 +44,7 @@ def suspects(
             found.append(f"outlets[{position}].power_w")
     powers = [row.get("power_w") for row in outlets]
     total = scalars.get("total_power_w")
-    if total is not None and "total_power_w" not in found:
+    if outlets_with_total and total is not None and "total_power_w" not in found:
         together = sum(power for power in powers if power is not None)
         if together > total * _TOTAL + 30 + 5 * len(powers):
             found += [f"outlets[{position}].power_w" for position, power in enumerate(powers) if power]

@@ -185,7 +185,7 @@ def _first(
     for field in alternatives:
         value = value_of(profile, columns, quantity, field, index, found)
         at = _join(index, field.suffix)
-        if value is None and at not in columns.get(field.column, {}):
+        if value is None and columns.get(field.column, {}).get(at) is None:
             continue
         guard = None
         if field.guard is not None:

@@ -186,7 +186,23 @@ class PduSource:
         self._own.oids = list(dict.fromkeys(own))
         self._others.oids = others if self._others.period_s > 0 else []
         self._planned = {used.oid for used in found.used}
-        self._has_metered_outlets = any(row.get("power_w") is not None for row in found.of("outlets"))
+        self._has_metered_outlets = _any_power(found)
+
+    def _plan_more(self, found: Decoded) -> bool:
+        """Add objects that give a value for the first time; drops none. True when there were any."""
+        new = [used for used in found.used if used.oid not in self._planned]
+        for used in new:
+            self._planned.add(used.oid)
+            part = self._own
+            if used.field.poll == "once":
+                continue
+            if used.outlet is not None and used.outlet not in self._config.outlets:
+                part = self._others
+            elif used.outlet is None and used.field.poll == "fast":
+                part = self._fast if len(self._fast.oids) + len(used.oids()) <= MAX_OIDS else self._own
+            part.oids = list(dict.fromkeys([*part.oids, *used.oids()]))
+        self._has_metered_outlets = self._has_metered_outlets or _any_power(found)
+        return bool(new)
 
     async def _poll(self, device: SnmpDevice, now_s: float) -> None:
         """The fast part always; the others when they are due. Only the fast part decides whether the PDU is there."""
@@ -207,8 +223,7 @@ class PduSource:
                 await self._poll_part(device, part, now_s)
         assert self._identity is not None
         found = self._found = decode(self._identity.profile, self._columns)
-        if any(used.oid not in self._planned for used in found.used):
-            self._plan(found)
+        if self._plan_more(found):
             self._warn(found)
         self._check(found, 1)
 
@@ -231,7 +246,9 @@ class PduSource:
     def _check(self, found: Decoded, weight: int) -> None:
         """Quantities are suspect once they have been contradicted several times: parts are read at different times."""
         self.rejected.update(found.rejected)
-        now = set(suspects(found.scalars, found.of("phases"), found.of("outlets")))
+        # outlets of others may be a minute older than the total: compared only when everything was read together
+        together = weight == _SURE
+        now = set(suspects(found.scalars, found.of("phases"), found.of("outlets"), outlets_with_total=together))
         for path in now | set(self._doubts):
             count = self._doubts[path] + (weight if path in now else -weight)
             self._doubts[path] = max(0, min(_SURE, count))
@@ -333,6 +350,10 @@ class PduSource:
             return Failed(self._own.reason, self._own.failed_s)
         since_s = self._missing_since_s.setdefault("outlets_w", self._own.taken_s)
         return Failed("outlet_without_reading", since_s)
+
+
+def _any_power(found: Decoded) -> bool:
+    return any(row.get("power_w") is not None for row in found.of("outlets"))
 
 
 def _fill(kind: type[Any], row: dict[str, Any]) -> Any:
