@@ -132,7 +132,8 @@ class Container:
                 --machine={self.name} --volatile=overlay --private-network --console=pipe {options}
         """
         self._nspawn = subprocess.Popen(
-            ["unshare", "-m", "bash", "-c", script],
+            # If this test process dies, so does the container.
+            ["setpriv", "--pdeathsig", "TERM", "unshare", "-m", "bash", "-c", script],
             stdin=subprocess.DEVNULL,
             stdout=self._console,
             stderr=subprocess.STDOUT,

@@ -10,3 +10,13 @@ from support.real import require_root
 def wheel_folder(tmp_path_factory):
     require_root()
     return wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure shows what the services logged."""
+    report = yield
+    node = getattr(item, "funcargs", {}).get("node")
+    if report.failed and hasattr(node, "story"):
+        report.sections.append(("services", node.story()))
+    return report
