@@ -171,7 +171,11 @@ static int begin(struct call *call, int fn, int slot) {
         call->locked = 1;
     }
     volatile struct fault *fault = &state->faults[fn][slot];
-    if (fault->latency_us) nap_us(fault->latency_us);
+    for (int64_t began = now_ns(CLOCK_MONOTONIC); fault->latency_us;) {
+        int64_t left_us = (int64_t)fault->latency_us - (now_ns(CLOCK_MONOTONIC) - began) / 1000;
+        if (left_us <= 0) break;
+        nap_us(left_us < 20000 ? (uint64_t)left_us : 20000); /* in short naps: clearing the fault ends it */
+    }
     while (fault->hang == HANG_SLEEP) nap_us(20000);
     if (fault->hang == HANG_STAT) {
         struct stat ignored;

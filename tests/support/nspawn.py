@@ -129,7 +129,8 @@ class Container:
             echo $$ >{self._cgroup}/cgroup.procs
             export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
             exec {nspawn} -q --register=no --keep-unit --boot --directory={shlex.quote(str(image))} \
-                --machine={self.name} --volatile=overlay --private-network --console=pipe {options}
+                --machine={self.name} --volatile=overlay --private-network --capability=CAP_SYSLOG \
+                --console=pipe {options}
         """
         self._nspawn = subprocess.Popen(
             # If this test process dies, so does the container.
@@ -142,6 +143,9 @@ class Container:
         self.leader: int | None = None  # process 1 of the container, as seen from here
         try:
             wait_for(self._booted, 60, "the container to boot")
+            # As on a machine: one boot id for all (services with ProtectKernelTunables= would see beneath nspawn's own)
+            # and mounts that reach services which run already.
+            self.run("umount /proc/sys/kernel/random/boot_id; mount --make-rshared /")
         except BaseException:
             self.stop()
             raise

@@ -62,6 +62,7 @@ def test_the_helper_names_no_device_because_the_driver_may_come_later():
 def test_the_helper_is_never_killed_and_the_agent_never_depends_on_it():
     helper, agent = dict(settings("nodewarden-gpu.service")), dict(settings("nodewarden.service"))
     assert helper["SendSIGKILL"] == "no"
+    assert helper["KillMode"] == "process"  # else systemd starts no successor beside a helper stuck in the driver
     assert "WatchdogSec" not in helper
     assert agent["Wants"] == "nodewarden-gpu.service"
     assert not {"Requires", "BindsTo", "PartOf", "Requisite", "RuntimeDirectory", "PrivateUsers"} & agent.keys()
