@@ -264,7 +264,7 @@ def test_slow_calls_do_not_make_the_watchdog_end_a_healthy_agent(node):
     node.standin.fault("nvmlDeviceGet*", gpu=2, latency_s=50)
     node.wait_problem("driver_unresponsive", timeout_s=30)
     since_s = node.uptime_s(AGENT)
-    wait_for(lambda: node.uptime_s(AGENT) > since_s + 13, 30, "two watchdog periods")
+    wait_for(lambda: node.uptime_s(AGENT) > since_s + 8, 30, "more than a watchdog period")
     assert node.restarts(AGENT) == restarts
     assert node.main_pid(AGENT) == pid
 
@@ -272,6 +272,8 @@ def test_slow_calls_do_not_make_the_watchdog_end_a_healthy_agent(node):
 def test_a_helper_stuck_in_the_kernel_is_left_alone_and_its_successor_waits_for_it(node):
     cap_by_hand(node)
     stuck = node.main_pid(HELPER)
+    node.container.write(f"/run/systemd/system/{HELPER}.d/stop.conf", "[Service]\nTimeoutStopSec=4s\n")
+    node.run("systemctl daemon-reload")
     with node.deaf_file_system() as never:
         node.standin.fault("nvmlDevice*", gpu=2, hang_path=never)
         node.wait_problem("driver_unresponsive", timeout_s=30)
