@@ -288,6 +288,20 @@ def test_a_reader_that_leaves_is_no_error():
 
 
 @pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [(">&-", 2, ""), (">&- 2>&-", 2, ""), (">/dev/full", 70, "cannot be written: No space left"), ("2>&-", 2, "")],
+)
+def test_a_closed_or_full_output_is_no_traceback(where, code, said):
+    with served(hot()) as there:
+        words = f"{' '.join(COMMAND)} --runtime-dir {there.runtime} status {where}"
+        done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
     "env",
     [
         {"LANG": "C", "LC_ALL": None, "LC_CTYPE": None},

@@ -12,6 +12,8 @@ import textwrap
 import unicodedata
 from typing import Any
 
+from nodewarden.cli.exits import INTERNAL, CliError
+
 _STYLES = {
     "bold": "1",
     "dim": "2",
@@ -60,7 +62,7 @@ class Screen:
 
 def screen() -> Screen:
     """What stdout is."""
-    is_terminal = sys.stdout.isatty()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
     term = os.environ.get("TERM", "")
     colour = is_terminal and term not in {"", "dumb"} and not os.environ.get("NO_COLOR")
     columns = os.environ.get("COLUMNS", "")
@@ -71,19 +73,24 @@ def screen() -> Screen:
     if ctype == "C.UTF-8" and not os.environ.get("LANG", "").upper().endswith("UTF-8"):
         ctype = ""  # put there by Python itself where the locale was C
     locale = os.environ.get("LC_ALL") or ctype or os.environ.get("LANG") or "C"
-    shows = (sys.stdout.encoding or "ascii").lower().replace("-", "") == "utf8"
+    shows = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") == "utf8"
     return Screen(width=width, colour=colour, unicode=shows and locale not in {"C", "POSIX"})
 
 
 def emit(text: str) -> None:
-    """Print to stdout; a reader that has left is no error."""
+    """Print to stdout; a reader that has left is no error, and neither is a stdout that was closed from the start."""
+    stream = sys.stdout
+    if stream is None:
+        return
     try:
-        stream = sys.stdout
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
         stream.flush()
     except BrokenPipeError:
         leave_quietly()
+    except OSError as error:
+        leave_quietly()
+        raise CliError(f"the output cannot be written: {error.strerror}", INTERNAL) from None
 
 
 def emit_json(document: Any) -> None:
@@ -93,14 +100,14 @@ def emit_json(document: Any) -> None:
 
 def say(text: str) -> None:
     """A message for the person, on stderr."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a closed stderr is None
         sys.stderr.write(clean(text, keep_newlines=True).encode("ascii", "replace").decode() + "\n")
         sys.stderr.flush()
 
 
 def leave_quietly() -> None:
     """After a broken pipe nothing more can be said; what Python flushes at exit goes nowhere."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
