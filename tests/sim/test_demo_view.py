@@ -8,7 +8,7 @@ from rich.console import Console
 
 from nodewarden.model.readings import value_or_none
 from nodewarden.sim.closed_loop import LIMIT, ClosedLoop
-from nodewarden.sim.demo_view import DemoView, plain_line, spark
+from nodewarden.sim.demo_view import LADDER, DemoView, plain_line, spark
 from nodewarden.sim.job_link import BoardTruth
 from nodewarden.sim.scenario import load_scenario
 from nodewarden.sim.story import cap_stories, gpu_story
@@ -114,7 +114,7 @@ def test_a_sparkline_shows_the_worst_of_each_stretch_and_gaps_as_gaps() -> None:
 def test_a_progress_line_has_the_numbers(samples: list[Sample]) -> None:
     line = plain_line(samples[-1])
     assert "2:00" in line
-    assert "checkpoint" in line
+    assert LADDER[samples[-1].ladder] in line
     assert f"step {samples[-1].step}" in line
 
 

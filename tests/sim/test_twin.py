@@ -98,10 +98,13 @@ async def test_the_real_helper_reads_and_caps_the_plant(twin: Running) -> None:
 
 async def test_the_pdu_answers_over_snmp_with_what_the_plant_draws(twin: Running) -> None:
     ready = twin.ready()
-    found = await discover(ready["pdu_host"], ready["pdu_port"], community=ready["community"])
+    for _ in range(10):  # a reading that the PDU publishes in the middle of the walk spoils one of them
+        found = await discover(ready["pdu_host"], ready["pdu_port"], community=ready["community"])
+        mapped_w = sum(outlet["power_w"] for outlet in found["outlets"] if outlet["index"] in ready["outlets"])
+        if mapped_w == pytest.approx(found["total_power_w"], abs=15):
+            break
     assert 6000 <= found["total_power_w"] <= 8500
-    mapped = [outlet for outlet in found["outlets"] if outlet["index"] in ready["outlets"]]
-    assert sum(outlet["power_w"] for outlet in mapped) == pytest.approx(found["total_power_w"], abs=15)
+    assert mapped_w == pytest.approx(found["total_power_w"], abs=15)
 
 
 def test_the_fault_comes_when_the_scenario_is_begun_and_not_before(twin: Running) -> None:
