@@ -1,0 +1,171 @@
+"""What the configuration file may say: its tables as frozen Structs with ranges and defaults, and secrets.
+
+The words in the metadata and docstrings are what `nodectl config keys` and the messages show.
+"""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class Secret:
+    """A text that never shows itself; `reveal()` is called on the line that hands it to a library."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The secret itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """This node. `name` is the host's name unless given; with fewer than `expected_gpus` GPUs it is critical."""
+
+    name: Annotated[
+        str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63, description="letters, digits . _ -")
+    ]
+    expected_gpus: Annotated[int, Meta(ge=0, le=64)] | None = None
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must not be passed. Temperature limits come from the boards; without `node_power_w` there is no sum limit.
+
+    `failsafe_w` is what each GPU is capped to when an armed agent falls silent; without it caps stay as they are.
+    """
+
+    target_margin_c: Annotated[float, Meta(ge=0, le=30, description="degC below max-operating")] = 2.0
+    node_power_w: Annotated[float, Meta(ge=100, le=200_000, description="watts, all GPUs together")] | None = None
+    failsafe_w: Annotated[float, Meta(ge=50, le=3_000, description="watts per GPU")] | None = None
+
+
+class SamplingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often readings are taken."""
+
+    gpu_fast_s: Annotated[float, Meta(ge=0.1, le=60, description="seconds")] = 1.0
+    gpu_slow_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 10.0
+    pdu_totals_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 5.0
+    pdu_outlets_s: Annotated[float, Meta(ge=2, le=600, description="seconds")] = 10.0
+    pdu_other_outlets_s: Annotated[float, Meta(ge=0, le=3600, description="seconds, 0 = off")] = 60.0
+
+
+class SnmpAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SNMPv3 authentication of a PDU."""
+
+    secret_file: Annotated[str, Meta(max_length=4096)]
+    protocol: Literal["md5", "sha", "sha224", "sha256", "sha384", "sha512"] = "sha"
+    secret: Annotated[Secret | None, Meta(extra={"filled": True})] = None
+
+
+class SnmpPriv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SNMPv3 privacy of a PDU."""
+
+    secret_file: Annotated[str, Meta(max_length=4096)]
+    protocol: Literal["des", "aes", "aes192", "aes256"] = "aes"
+    secret: Annotated[Secret | None, Meta(extra={"filled": True})] = None
+
+
+class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rack PDU by its address; repeat the table for each.
+
+    `outlets` are the numbers of those that feed this node, `limit_w` bounds their sum. Versions "1" and "2c" need
+    `community_file` (or `community`), version "3" needs `user`, and `auth` and `priv` as the device wants them.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=63, description="unique, without / and control characters")]
+    host: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_.:\-]+(%[A-Za-z0-9_.\-]+)?$", max_length=253, description="name or address")
+    ]
+    feed: Annotated[str, Meta(max_length=63)] = ""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 161
+    version: Literal["1", "2c", "3"] = "2c"
+    community: Secret | None = None
+    community_file: Annotated[str, Meta(max_length=4096)] | None = None
+    user: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    auth: SnmpAuth | None = None
+    priv: SnmpPriv | None = None
+    outlets: tuple[Annotated[int, Meta(ge=1, le=999, description="outlet number")], ...] = ()
+    limit_w: Annotated[float, Meta(ge=50, le=100_000, description="watts, the sum of these outlets")] | None = None
+    timeout_s: Annotated[float, Meta(ge=0.2, le=10, description="seconds per request")] = 2.0
+
+
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The HTTP port, where /metrics and /healthz answer."""
+
+    listen: Annotated[str, Meta(max_length=253, description='"ADDRESS:PORT"')] = "0.0.0.0:10048"
+
+    @property
+    def host(self) -> str:
+        """Address to bind."""
+        return split_listen(self.listen)[0]
+
+    @property
+    def port(self) -> int:
+        """TCP port."""
+        return split_listen(self.listen)[1]
+
+
+class JobsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Training jobs. With "gpu-process" the votes of a session count only if its process computes on its GPU."""
+
+    verify: Literal["gpu-process", "none"] = "gpu-process"
+
+
+class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of what was decided is kept, whichever is less."""
+
+    max_age_days: Annotated[float, Meta(ge=1, le=3650, description="days")] = 90.0
+    max_entries: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 200_000
+
+
+class MqttConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The MQTT broker: understood, not active in this version."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=253)]
+    port: Annotated[int, Meta(ge=1, le=65535)] = 1883
+    user: Annotated[str, Meta(max_length=255)] | None = None
+    password_file: Annotated[str, Meta(max_length=4096)] | None = None
+    tls: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file after defaults, the overlay of this host, and secrets. `warnings` are for the log."""
+
+    node: NodeConfig
+    limits: LimitsConfig = LimitsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    pdu: tuple[PduConfig, ...] = ()
+    http: HttpConfig = HttpConfig()
+    jobs: JobsConfig = JobsConfig()
+    journal: JournalConfig = JournalConfig()
+    mqtt: MqttConfig | None = None
+    path: Annotated[Path | None, Meta(extra={"filled": True})] = None
+    warnings: Annotated[tuple[str, ...], Meta(extra={"filled": True})] = ()
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Address and port of "ADDRESS:PORT"; raises ValueError with what is allowed."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError('allowed: "ADDRESS:PORT" with a port from 1 to 65535, such as "0.0.0.0:10048" or "[::]:10048"')
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        return str(ipaddress.ip_address(host)), int(port)
+    except ValueError:
+        raise ValueError('allowed: an IP address before the port, such as "127.0.0.1" or "[::1]"') from None
