@@ -38,6 +38,11 @@ from nodewarden_exporters.prometheus import Renderer
 
 log = structlog.get_logger("nodewarden.agent")
 
+# Problems whose begin and end the journal has already, as an event of the part that saw it.
+TOLD_BY_EVENTS = frozenset(
+    {"gpu_capped", "gpu_lost", "disarmed", "cap_kept", "cap_vanished", "foreign_cap", "clock_stepped", "ladder_high"}
+    | {"config_reload_failed"}
+)
 ADMIN_GROUP = "nodewarden-admin"
 STALL_PERIODS = 5
 STALL_MIN_S = 5.0
@@ -273,6 +278,8 @@ class Agent:
         )
         problems = self._engine.evaluate(facts, now_s)
         for change in self._engine.changes:
+            if change.problem.code in TOLD_BY_EVENTS:
+                continue
             self._recorder.event(
                 Event(f"{change.problem.code}_{change.what}", change.problem.uuid, change.problem.text)
             )

@@ -71,6 +71,7 @@ class TestNode:
             gpu.power_w = 650.0
             gpu.utilisation_pct = 99
             gpu.junction_c, gpu.hbm_c, gpu.sm_mhz = 70, 74, 1900
+        self.extra_env: dict[str, str] = {}
         self.agent: Program | None = None
         self.programs: list[Program] = []
 
@@ -87,6 +88,7 @@ class TestNode:
             "NODEWARDEN_CONFIG": str(self.config),
             "NOTIFY_SOCKET": None,
             "INVOCATION_ID": None,
+            **self.extra_env,
         }
 
     def start_agent(self, *arguments: str, ready: bool = True) -> Program:
