@@ -44,8 +44,6 @@ TOLD_BY_EVENTS = frozenset(
     | {"config_reload_failed"}
 )
 ADMIN_GROUP = "nodewarden-admin"
-STALL_PERIODS = 5
-STALL_MIN_S = 5.0
 LIVED_S = 300.0
 HELPER_GRACE_S = 3.0
 
@@ -321,11 +319,7 @@ class Agent:
         return loops
 
     def _stalled(self, now_s: float) -> dict[str, float]:
-        return {
-            name: loop.progress_s
-            for name, loop in self._loops().items()
-            if now_s - loop.progress_s > max(STALL_PERIODS * loop.period_s, STALL_MIN_S)
-        }
+        return {name: loop.progress_s for name, loop in self._loops().items() if loop.is_stalled(now_s)}
 
     def _status_line(self) -> str:
         view = self.node.view()

@@ -31,9 +31,6 @@ LAG_PROBE_S = 1.0
 # A flood of connections waits in the kernel and is accepted in small portions, so that the loops get their turn.
 BACKLOG = 512
 ACCEPT_AT_ONCE = 8
-# A loop has stalled when it made no progress for this many periods, and at least this long.
-STALL_PERIODS = 5.0
-STALL_MIN_S = 5.0
 
 TEXT = "text/plain; charset=utf-8"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,8 +82,7 @@ def stalled_loops(view: View, now_s: float) -> dict[str, LoopHealth]:
     return {
         name: loop
         for name, loop in view.loops.items()
-        if (now_s if name == "control" else min(now_s, view.now_s)) - loop.progress_s
-        > max(STALL_PERIODS * loop.period_s, STALL_MIN_S)
+        if loop.is_stalled(now_s if name == "control" else min(now_s, view.now_s))
     }
 
 

@@ -16,6 +16,10 @@ from nodewarden_alerts.conditions import Problem
 Health = Literal["ok", "degraded", "critical"]
 
 
+STALL_PERIODS = 5.0
+STALL_MIN_S = 5.0
+
+
 class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How one loop of the agent is doing.
 
@@ -28,6 +32,10 @@ class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
     progress_s: float
     period_s: float
     critical: bool = True
+
+    def is_stalled(self, now_s: float) -> bool:
+        """True when it made no progress for `STALL_PERIODS` of its periods, and at least `STALL_MIN_S`."""
+        return now_s - self.progress_s > max(STALL_PERIODS * self.period_s, STALL_MIN_S)
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
