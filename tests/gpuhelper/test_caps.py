@@ -361,6 +361,16 @@ def test_somebody_elses_limit_is_named_contested_three_times_and_then_left_alone
     assert rig.entries() == {}
 
 
+def test_an_agent_that_wants_nothing_any_more_gives_a_contested_gpu_up(rig: Rig) -> None:
+    rig.start()
+    peer = rig.agent()
+    peer.cap(rig.uuids[0], 400)
+    rig.standin.gpus[0].limit_w = 450
+    assert peer.cap(rig.uuids[0], 700).w == 450
+    assert rig.standin.limits_w[0] == 450
+    assert peer.ledger() == {}
+
+
 def test_no_restore_overwrites_somebody_elses_limit(rig: Rig) -> None:
     program = rig.start()
     peer = rig.agent()

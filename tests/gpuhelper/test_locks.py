@@ -98,6 +98,7 @@ def test_a_helper_stuck_in_the_kernel_is_waited_for_and_no_gpu_is_touched(
     assert rig.standin.calls() == calls
     assert rig.standin.limits_w[0] == 300
     deaf.stop()
+    second.wait_for_output("gpu_found")  # until then, the old socket accepts
     rig.wait_ready(second)
     agent = rig.agent()
     assert agent.ledger()[rig.uuids[0]].w == 300

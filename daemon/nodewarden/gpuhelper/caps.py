@@ -20,22 +20,18 @@ import msgspec
 
 from nodewarden.clock import Clock
 from nodewarden.devices.gpu_library import CapRange, GpuDevice
-from nodewarden.errors import DeviceError, DeviceLostError, HelperError, NoPermissionError
+from nodewarden.errors import DeviceError, DeviceLostError, HelperError
 from nodewarden.gpuhelper.book import Book, EventLog
-from nodewarden.gpuhelper.ledger import LedgerError, Record
+from nodewarden.gpuhelper.ledger import Record
+from nodewarden.gpuhelper.limitwriter import LimitWriter, same_limit
 from nodewarden.gpuhelper.wire import CapReply, ErrorCode, LedgerEntry, RestoreOutcome, SetCap
-from nodewarden.units import mw_from_watts
 
 log = logging.getLogger("nodewarden.gpu")
 
-WRITE_RETRIES = 3
-RETRY_AFTER_S = 0.2
 MAX_REASSERTS = 3
 REASSERT_WINDOW_S = 600.0
 DEFAULT_EXPIRY_S = 600.0
 """An unprotected cap without an expiry of its own ends this long after it was last renewed."""
-_ROUNDING_MW = 1000
-"""A board may round what it is asked for; what it then shows is ours if it is nearer than this."""
 
 Protects = Literal["none", "gpu", "breaker"]
 
@@ -66,7 +62,8 @@ class GpuCap:
 
     Args:
         uuid, name: of the GPU; `name` is what people call it ("GPU 3").
-        wait: sleeps so many seconds of the clock; used between retries.
+        book, events, clock: shared by all GPUs.
+        wait: sleeps so many seconds of the clock.
         agent_away: whether a cap that stays now is "kept" rather than "owned".
         contest: whether somebody else's limit may be answered by setting ours again.
     """
@@ -88,7 +85,7 @@ class GpuCap:
         self._book = book
         self._events = events
         self._clock = clock
-        self._wait = wait
+        self._writer = LimitWriter(uuid, name, book, wait)
         self._agent_away = agent_away
         self._contest = contest
         self._reasserts: deque[float] = deque(maxlen=MAX_REASSERTS)
@@ -100,15 +97,14 @@ class GpuCap:
         self._check_range(device.cap_range_w(), request)
         found_w = device.get_cap_w()
         record = self._book.get(self._uuid)
-        if record is not None:
-            self._refuse_if_foreign(record, device, found_w)
         prior_w = found_w if record is None else record.entry.prior_w
         target_w = min(request.w, prior_w)
         keep_w = None if request.keep_w is None else min(request.keep_w, prior_w)
-        if _same(target_w, prior_w) and (keep_w is None or _same(keep_w, prior_w)):  # nobody demands anything
-            if record is not None:
-                self.restore(device, force=True, why="released")
-            return self._reply(device, request, prior_w)
+        if same_limit(target_w, prior_w) and (keep_w is None or same_limit(keep_w, prior_w)):  # nobody demands anything
+            outcome = None if record is None else self.restore(device, force=True, why="released")
+            return self._reply(device, request, prior_w if outcome is None or outcome.w is None else outcome.w)
+        if record is not None:
+            self._refuse_if_foreign(record, device, found_w)
         now_s = self._clock.now_s()
         entry = LedgerEntry(
             uuid=self._uuid,
@@ -122,10 +118,15 @@ class GpuCap:
             written_at_s=now_s,
             expires_at_s=request.expires_at_s if request.protects == "none" else None,
         )
-        if record is not None and record.confirmed and _same(found_w, target_w) and _same(record.entry.w, target_w):
+        if (
+            record is not None
+            and record.confirmed
+            and same_limit(found_w, target_w)
+            and same_limit(record.entry.w, target_w)
+        ):
             self._book.put_anyway(self._uuid, Record(entry=entry, confirmed=True))  # a renewal
             return self._reply(device, request, target_w)
-        w = self._write(device, entry, record, found_w)
+        w = self._writer.write(device, entry, record, found_w)
         return self._reply(device, request, w)
 
     def _check_range(self, board: CapRange, request: SetCap) -> None:
@@ -157,73 +158,6 @@ class GpuCap:
             enforced_w = None
         return CapReply(id=request.id, uuid=self._uuid, w=w, enforced_w=enforced_w)
 
-    # Write ----------------------------------------------------------------------------------------------------------
-
-    def _write(self, device: GpuDevice, entry: LedgerEntry, before: Record | None, found_w: float) -> float:
-        """Ledger, board, read-back, ledger. Returns what the board shows now.
-
-        `before` is the record in force, `found_w` what the board showed. Raises HelperError "ledger_failed" when the
-        ledger cannot promise the undoing, DeviceError when the board does not take it.
-        """
-        entry.previous_w = None if before is None else found_w
-        try:
-            self._book.put(self._uuid, Record(entry=entry))
-        except LedgerError as error:
-            # Where an entry is open, the file still says what to go back to: lowering and restoring need no more.
-            restoring = entry.pending is not None
-            if before is None or (entry.w > before.entry.w and not restoring):
-                self._put_back(before)
-                raise HelperError(
-                    f"{self._name()} is not capped, since the limit to go back to cannot be kept: {error}",
-                    "ledger_failed",
-                ) from error
-        try:
-            shown_w = self._write_board(device, entry.w)
-        except DeviceError:
-            self._settle_failed_write(device, entry, before)
-            raise
-        confirmed = msgspec.structs.replace(entry, w=shown_w, previous_w=None, pending=None)
-        self._book.put_anyway(self._uuid, Record(entry=confirmed, confirmed=True))
-        log.info("limit_written uuid=%s w=%g cause=%s protects=%s", self._uuid, shown_w, entry.cause, entry.protects)
-        return shown_w
-
-    def _write_board(self, device: GpuDevice, w: float) -> float:
-        failure: DeviceError | None = None
-        for attempt in range(1 + WRITE_RETRIES):
-            if attempt:
-                self._wait(RETRY_AFTER_S)
-            try:
-                device.set_cap_w(w)
-                shown_w = device.get_cap_w()
-            except (NoPermissionError, DeviceLostError):
-                raise
-            except DeviceError as error:
-                if error.reason == "out_of_range":
-                    raise
-                failure = error
-                continue
-            if abs(mw_from_watts(shown_w) - mw_from_watts(w)) < _ROUNDING_MW:
-                return shown_w
-            failure = DeviceError(f"asked for {w:g} W, the board shows {shown_w:g} W")
-        raise failure or DeviceError(f"{w:g} W not written")
-
-    def _settle_failed_write(self, device: GpuDevice, entry: LedgerEntry, before: Record | None) -> None:
-        """After a failed write: what the board shows decides which record is true; unknown keeps the new one open."""
-        try:
-            shown_w = device.get_cap_w()
-        except DeviceError:
-            return
-        if before is None and _same(shown_w, entry.prior_w):
-            self._book.close_entry(self._uuid)
-        elif before is not None and _same(shown_w, before.entry.w):
-            self._book.put_anyway(self._uuid, before)
-
-    def _put_back(self, before: Record | None) -> None:
-        if before is None:
-            self._book.forget(self._uuid)
-        else:
-            self._book.put_anyway(self._uuid, before)
-
     # Restore --------------------------------------------------------------------------------------------------------
 
     def restore(self, device: GpuDevice, *, force: bool, why: str) -> RestoreOutcome:
@@ -240,10 +174,10 @@ class GpuCap:
             self._events.add("foreign_cap", self._uuid, f"{self._name()}: {text}; not overwritten")
             self._book.close_entry(self._uuid)
             return RestoreOutcome(uuid=self._uuid, outcome="none", w=found_w, text=text)
-        kept = not _same(target_w, prior_w)
-        if not _same(found_w, target_w):
+        kept = not same_limit(target_w, prior_w)
+        if not same_limit(found_w, target_w):
             asked = msgspec.structs.replace(entry, w=target_w, written_at_s=self._clock.now_s(), pending=why)
-            self._write(device, asked, record, found_w)
+            self._writer.write(device, asked, record, found_w)
         if not kept:
             self._book.close_entry(self._uuid)
             log.info("cap_restored uuid=%s w=%g why=%s", self._uuid, target_w, why)
@@ -301,7 +235,7 @@ class GpuCap:
         found_w = device.get_cap_w()
         record = self._book.get(self._uuid)
         if record is None:
-            if found_w <= safe_w or _same(found_w, safe_w):
+            if found_w <= safe_w or same_limit(found_w, safe_w):
                 return
             entry = LedgerEntry(uuid=self._uuid, prior_w=found_w, w=safe_w, since_s=self._clock.now_s())
         elif self._is_foreign(record, device, found_w):
@@ -322,10 +256,10 @@ class GpuCap:
             cause=cause,
             written_at_s=self._clock.now_s() if protects != "none" else entry.written_at_s,
         )
-        if record is not None and _same(found_w, safe.w):
+        if record is not None and same_limit(found_w, safe.w):
             self._book.put_anyway(self._uuid, Record(entry=safe, confirmed=True))
             return
-        self._write(device, safe, record, found_w)
+        self._writer.write(device, safe, record, found_w)
 
     # Check ----------------------------------------------------------------------------------------------------------
 
@@ -336,13 +270,13 @@ class GpuCap:
             return
         entry = record.entry
         found_w = device.get_cap_w()
-        if _same(found_w, entry.w):
+        if same_limit(found_w, entry.w):
             if not record.confirmed or entry.state == "foreign":
                 state = "owned" if entry.state == "foreign" else entry.state
                 ours = msgspec.structs.replace(entry, previous_w=None, state=state)
                 self._book.put_anyway(self._uuid, Record(entry=ours, confirmed=True))
             return
-        if not record.confirmed and entry.previous_w is not None and _same(found_w, entry.previous_w):
+        if not record.confirmed and entry.previous_w is not None and same_limit(found_w, entry.previous_w):
             self._finish_interrupted(device, record, found_w)
         elif self._is_foreign(record, device, found_w):
             self._answer_foreign(device, record, found_w)
@@ -354,7 +288,7 @@ class GpuCap:
         entry = record.entry
         log.warning("write_was_interrupted uuid=%s w=%g found_w=%g", self._uuid, entry.w, found_w)
         if entry.w < found_w:
-            self._write(device, entry, record, found_w)
+            self._writer.write(device, entry, record, found_w)
         else:
             ours = msgspec.structs.replace(entry, w=found_w, previous_w=None)
             self._book.put_anyway(self._uuid, Record(entry=ours, confirmed=True))
@@ -362,7 +296,9 @@ class GpuCap:
     def _answer_vanished(self, device: GpuDevice, record: Record, found_w: float) -> None:
         entry = record.entry
         again_w = None if entry.keep_w is None else min(entry.keep_w, entry.prior_w)
-        first_write_interrupted = not record.confirmed and entry.previous_w is None and _same(found_w, entry.prior_w)
+        first_write_interrupted = (
+            not record.confirmed and entry.previous_w is None and same_limit(found_w, entry.prior_w)
+        )
         what = "closed" if again_w is None else f"set to {again_w:g} W again"
         if first_write_interrupted:
             log.warning("write_was_interrupted uuid=%s w=%g %s", self._uuid, entry.w, what)
@@ -373,7 +309,7 @@ class GpuCap:
                 f"{self._name()}: the board shows {found_w:g} W although {entry.w:g} W was in force "
                 f"(driver reload or reset?); {what}",
             )
-        if again_w is None or _same(again_w, found_w):
+        if again_w is None or same_limit(again_w, found_w):
             self._book.close_entry(self._uuid)
             return
         protects: Protects = "gpu" if entry.protects == "none" else entry.protects
@@ -385,14 +321,14 @@ class GpuCap:
             written_at_s=self._clock.now_s(),
             pending=None,
         )
-        self._write(device, again, record, found_w)
+        self._writer.write(device, again, record, found_w)
 
     def _answer_foreign(self, device: GpuDevice, record: Record, found_w: float) -> None:
         if record.entry.state == "foreign":
             return  # reported already, and left alone
         self._note_foreign(record, found_w)
         if self._may_reassert():
-            self._write(device, record.entry, record, found_w)
+            self._writer.write(device, record.entry, record, found_w)
             return
         reported = msgspec.structs.replace(record.entry, state="foreign")
         self._book.put_anyway(self._uuid, Record(entry=reported, confirmed=record.confirmed))
@@ -422,7 +358,7 @@ class GpuCap:
         ours = [entry.w, entry.prior_w]
         if not record.confirmed and entry.previous_w is not None:
             ours.append(entry.previous_w)
-        if any(_same(found_w, w) for w in ours):
+        if any(same_limit(found_w, w) for w in ours):
             return False
         try:
             default_w = device.cap_range_w().default_w
@@ -430,8 +366,4 @@ class GpuCap:
             raise
         except DeviceError:
             default_w = None
-        return default_w is None or not _same(found_w, default_w)
-
-
-def _same(a_w: float, b_w: float) -> bool:
-    return mw_from_watts(a_w) == mw_from_watts(b_w)
+        return default_w is None or not same_limit(found_w, default_w)

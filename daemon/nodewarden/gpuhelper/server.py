@@ -7,7 +7,6 @@ silence, pending restores, locks and the ledger once a second.
 import logging
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +23,9 @@ from nodewarden.gpuhelper.caps import expiry_s
 from nodewarden.gpuhelper.driver import Driver
 from nodewarden.gpuhelper.lanes import Gate
 from nodewarden.gpuhelper.ledger import Ledger, Record
-from nodewarden.gpuhelper.locks import FileLock, LockFailedError, gpu_lock, runtime_lock, stuck_holder
+from nodewarden.gpuhelper.locks import gpu_lock, runtime_lock
 from nodewarden.gpuhelper.peers import Listener, Peer, allowed_uids
+from nodewarden.gpuhelper.turn import wait_for_turn, waiting
 from nodewarden.gpuhelper.worker import Answerable, GpuWorker, Shared
 from nodewarden.sdnotify import notify
 
@@ -401,11 +401,11 @@ def serve(
         service: started by the service manager: it stays without an agent, and serves the agent's user.
         stop: set by the caller instead of signals, where this is not the main thread.
     """
-    stop, wait = _waiting(stop or threading.Event())
+    stop, wait = waiting(stop or threading.Event())
     runtime_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     lock = runtime_lock(runtime_dir)
     limit_s = math.inf if service else BY_HAND_S
-    if not _wait_for_turn(lock, lock_dir, clock, stop, wait, limit_s=limit_s):
+    if not wait_for_turn(lock, lock_dir, clock, stop, wait, limit_s=limit_s):
         return EXIT_OK if stop.is_set() else EXIT_SECOND
     helper = Helper(library, runtime_dir, lock_dir, clock, stop)
     helper.begin()
@@ -420,60 +420,3 @@ def serve(
         helper.end()
         lock.release()
     return status
-
-
-def _waiting(stop: threading.Event) -> tuple[threading.Event, Callable[[float], None]]:
-    """`stop`, and a way to sleep that ends early with it.
-
-    In the main thread the signals are blocked and waited for: a handler could run while a lock is held.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return stop, stop.wait  # type: ignore[return-value]
-    numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-
-    def wait(seconds: float) -> None:
-        caught = signal.sigtimedwait(numbers, seconds)
-        if caught is not None:
-            log.info("signal number=%d", caught.si_signo)
-            stop.set()
-
-    return stop, wait
-
-
-def _wait_for_turn(
-    lock: FileLock,
-    lock_dir: Path,
-    clock: Clock,
-    stop: threading.Event,
-    wait: Callable[[float], None],
-    *,
-    limit_s: float,
-) -> bool:
-    """Take the runtime lock, touching no GPU while another helper lives or hangs in the kernel.
-
-    Ready all the while: there is nothing that a restart could mend. False when stopped or past `limit_s`.
-    """
-    began_s = clock.now_s()
-    told = ""
-    while not stop.is_set():
-        status = ""
-        try:
-            lock.acquire()
-        except AlreadyRunningError as error:
-            status = f"waiting for pid {error.pid or 'unknown'}"
-        except LockFailedError as error:
-            status = f"waiting: {error}"
-        if not status:
-            pid = stuck_holder(lock_dir)
-            if pid is None:
-                return True
-            status = f"waiting for pid {pid}"
-        if status != told:
-            told = status
-            log.warning("waiting text=%r", status)
-            notify("READY=1", STATUS=status)
-        if clock.now_s() - began_s > limit_s:
-            return False
-        wait(clock.real_s(1.0))
-    return False
