@@ -1,9 +1,11 @@
 """The screen of `nodectl status`: golden on every width, unharmed by whatever is missing or strange."""
 
 import copy
+import html
 import json
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +21,7 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from support.golden import assert_golden
 from support.node_views import NOW_S, WALL_S, blind, calm, degraded, hot, uuid_of
 
+ROOT = Path(__file__).parents[2]
 VIEWS = {"calm": calm, "degraded": degraded, "hot": hot, "blind": blind}
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -178,3 +181,11 @@ def test_while_disarmed_the_ladder_says_what_would_be():
         "disarmed: only watching  ladder 3: would be job slowed"
         in status_lines(document_of(view), plain_screen(140))[0]
     )
+
+
+def test_the_picture_in_docs_shows_this_screen():
+    svg = (ROOT / "docs" / "pictures" / "status.svg").read_text(encoding="utf-8")
+    drawn = html.unescape(re.sub(r"<[^>]*>", " ", svg)).replace("\xa0", " ").split()
+    shown = " ".join(status_lines(document_of(hot()), plain_screen(108))).split()
+    assert set(shown) <= set(drawn), "run: scripts/picture-status"
+    assert "http" not in re.sub(r'xmlns="[^"]*"|<!--.*?-->', "", svg)
