@@ -243,7 +243,10 @@ def _share(
     near = False
     node_w = limits.node_power_w
     if node_w is not None:
-        new.trim_w = power_budget.trimmed(new.trim_w, mean_w, node_w, dt_s) if measured else new.trim_w
+        told_w = sum(looks[uuid].cap_w or limits.gpus[uuid].max_w for uuid in limits.gpus)
+        new.settled_s = new.settled_s + dt_s if measured and told_w <= node_w + len(limits.gpus) else 0.0
+        if new.settled_s > power_budget.SETTLED_S:
+            new.trim_w = power_budget.trimmed(new.trim_w, mean_w, node_w, dt_s)
         pools.append((Cause.NODE_POWER, "node_power_w", node_w - new.trim_w))
         near = mean_w > 0.9 * node_w
     for name, limit_w in limits.outlets.items():
@@ -382,7 +385,7 @@ def _ladder(
 ) -> JobSetpoint:
     """Collect what the ladder must know, climb it, and say what the jobs are asked for."""
     notify, capping, hung, rising, hot_at_floor = budget.near, False, False, False, False
-    share, room, floor_time_s, worst = 1.0, 1.0, None, None
+    lowest, share, room, floor_time_s, worst = 1.0, 1.0, 1.0, None, None
     for uuid, bounds in limits.gpus.items():
         gpu, cap, seen = new.gpus[uuid], caps[uuid], looks[uuid]
         ahead = forecast[uuid]
@@ -395,8 +398,11 @@ def _ladder(
         hung |= gpu.stalled_s > thermal.BLIND_DERATE_S and gpu.sink_c is not None
         if cap.cause in _AUTOMATIC:
             capping = True
-            if bounds.prior_w > 0 and cap.w / bounds.prior_w < share:
-                share, worst = cap.w / bounds.prior_w, uuid
+            part = cap.w / bounds.prior_w
+            if part < lowest:
+                lowest, worst = part, uuid
+        if cap.cause in _HEAT:
+            share = min(share, part)
             span_w = bounds.prior_w - _floor_w(bounds)
             room = min(room, (cap.w - _floor_w(bounds)) / span_w if span_w > 0 else 1.0)
             rising |= gpu.rise_c_per_s > 0.02 and gpu.junction_c > -limits.target_margin_c - 1
@@ -421,6 +427,7 @@ def _ladder(
     found = ladder.Findings(
         notify=notify,
         capping=capping,
+        lowest=lowest,
         share=share * new.job_duty,
         room=room,
         hot_at_floor=hot_at_floor,
@@ -455,4 +462,5 @@ def _job_cause(found: ladder.Findings, caps: dict[str, CapSetpoint], worst: str 
 
 
 _AUTOMATIC: Final = frozenset({Cause.THERMAL, Cause.NODE_POWER, Cause.OUTLETS, Cause.STALE, Cause.FAILSAFE})
+_HEAT: Final = frozenset({Cause.THERMAL, Cause.STALE, Cause.FAILSAFE})
 _NO_READING: Final = Absent("not_read")

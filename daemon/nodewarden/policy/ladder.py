@@ -24,6 +24,8 @@ THROTTLE_BELOW: Final = 0.70
 THROTTLE_LEAVE: Final = 0.75
 THROTTLE_AFTER_S: Final = 10.0
 CHECKPOINT_AFTER_S: Final = 120.0
+SPENT_ROOM: Final = 0.1
+SPENT_S: Final = 5.0
 CHECKPOINT_ACK_S: Final = 2.0
 CHECKPOINT_DEFAULT_S: Final = 60.0
 DUTY_RISE_PER_S: Final = 0.005
@@ -39,8 +41,9 @@ class Findings(NamedTuple):
     Attributes:
         notify: a margin, a forecast or a budget is near, or readings are missing.
         capping: an automatic cap is in force.
-        share: lowest automatic cap as a share of its prior limit, the job's duty included.
-        room: how far the lowest automatic cap still is above its floor, as a share of the range.
+        lowest: lowest automatic cap as a share of its prior limit.
+        share: lowest cap that heat demands, in the same way, the job's duty included; a power budget needs no throttle.
+        room: how far that cap still is above its floor, as a share of the range.
         hot_at_floor: a GPU is above its target although its cap is at the floor.
         rising: a capped GPU still gets hotter.
         floor_time_s: time to slowdown although every cap were at its floor, None = the floor holds.
@@ -51,6 +54,7 @@ class Findings(NamedTuple):
 
     notify: bool
     capping: bool
+    lowest: float
     share: float
     room: float
     hot_at_floor: bool
@@ -84,7 +88,9 @@ def climb(state: PolicyState, found: Findings, *, checkpoint_s: float | None, dt
         found.floor_time_s < 1.5 * (checkpoint_s or CHECKPOINT_DEFAULT_S) + 10
     )
     tired = throttle and state.throttle_s >= CHECKPOINT_AFTER_S and found.rising
-    checkpoint = heat_wins or tired or found.feed_lost or (found.hung and not state.checkpoint_done)
+    state.spent_s = state.spent_s + dt_s if found.room < SPENT_ROOM else 0.0
+    spent = state.spent_s >= SPENT_S
+    checkpoint = heat_wins or tired or spent or found.feed_lost or (found.hung and not state.checkpoint_done)
 
     wanted = Level.NORMAL
     if checkpoint:

@@ -44,6 +44,11 @@ class GpuState(msgspec.Struct):
     error_c: float = 0.0
     smooth_w: float = 0.0
     die_w: float = 0.0
+    calm_w: float | None = None
+    rising: bool = False
+    tried: bool = False
+    dwell_s: float = 0.0
+    fallen_s: float = 0.0
     duty: float = 1.0
     power_mean_w: float = 0.0
     power_seen: bool = False
@@ -89,6 +94,7 @@ class PolicyState(msgspec.Struct):
     calm_s: tuple[float, ...] = (0.0,) * 7
     step_s: float = 0.0
     throttle_s: float = 0.0
+    spent_s: float = 0.0
     low_caps_s: float = 0.0
     full_caps_s: float = 0.0
     job_duty: float = 1.0
@@ -97,6 +103,7 @@ class PolicyState(msgspec.Struct):
     checkpoint_done: bool = False
     sum_mean_w: float | None = None
     trim_w: float = 0.0
+    settled_s: float = 0.0
     budget_limited: bool = False
     infeasible: tuple[str, ...] = ()
     history: tuple[tuple[float, float], ...] = ()

@@ -190,5 +190,5 @@ def _reason(found: Findings, worst: str | None, snapshot: NodeSnapshot) -> str:
     if found.infeasible < 1:
         return "the lowest caps do not fit into a power limit"
     if found.capping:
-        return f"the lowest cap is at {100 * found.share:.0f} % ({who})"
+        return f"the lowest cap is at {100 * found.lowest:.0f} % ({who})"
     return "a limit is near" if found.notify else "nothing is near a limit"

@@ -24,12 +24,19 @@ DIE_S: Final = 0.3
 BURST_SHARE: Final = 0.5
 LAST_S: Final = 60.0
 PEAK_C: Final = 1.5
-HOLD_W: Final = 12.0
+TREND_C_PER_S: Final = 0.08
+NEAR_C: Final = 3.0
+NEAREST: Final = 0.06
+SHORTEST_DWELL_S: Final = 15.0
+LONGEST_DWELL_S: Final = 300.0
+HOLD_W: Final = 20.0
+SPAN_W: Final = 50.0
+CALM_S: Final = 6.0
 APPROACH_S: Final = 8.0
 HURRY_S: Final = 5.0
 RISE_W_PER_S: Final = 8.0
 DEAD_ZONE_C: Final = 0.3
-HOT_C: Final = 0.5
+HOT_C: Final = 0.8
 BLIND_DERATE_S: Final = 10.0
 BLIND_FLOOR_S: Final = 30.0
 _MAX_REMOVED_W: Final = 1_200.0
@@ -150,18 +157,46 @@ def step(
         return False
     if not seen.fresh:
         command_w = aged_w(gpu, target_c, age_s, answering=seen.answering) if age_s > _GAP_S else gpu.command_w
-    elif not believed:
-        command_w = gpu.command_w
-    else:
-        command_w = wanted_w(gpu, target_c, slowdown_c, floor_w)
-    command_w = min(max(command_w, floor_w), prior_w)
-    may_rise = believed and not seen.hbm_hot and gpu.junction_c < target_c - DEAD_ZONE_C
-    hot = gpu.junction_c > target_c + HOT_C or not believed
-    if command_w < gpu.command_w - (0.0 if hot else HOLD_W):
-        gpu.command_w = command_w
-    elif may_rise and (command_w > gpu.command_w + HOLD_W or command_w >= prior_w):
-        gpu.command_w = min(command_w, gpu.command_w + RISE_W_PER_S * rise_s)
+        gpu.command_w = min(gpu.command_w, max(command_w, floor_w))
+        gpu.rising = False
+    elif believed:
+        command_w = min(max(wanted_w(gpu, target_c, slowdown_c, floor_w), floor_w - SPAN_W), prior_w + SPAN_W)
+        if gpu.calm_w is None:
+            gpu.calm_w = command_w
+        gpu.calm_w += min(1.0, dt_s / CALM_S) * (command_w - gpu.calm_w)
+        may_rise = not seen.hbm_hot and gpu.junction_c < target_c - DEAD_ZONE_C
+        alarmed = gpu.junction_c > target_c + HOT_C or abs(gpu.error_c) > QUIET_C or gpu.rise_c_per_s > TREND_C_PER_S
+        near = min(1.0, max(NEAREST, (target_c - gpu.junction_c) / NEAR_C))  # the last degrees slowly: no sawtooth
+        if near >= 1:
+            gpu.dwell_s = 0.0
+        _move(gpu, command_w, floor_w, prior_w, alarmed=alarmed, rise_s=near * rise_s if may_rise else 0.0, dt_s=dt_s)
     return believed
+
+
+def _move(
+    gpu: GpuState, command_w: float, floor_w: float, prior_w: float, *, alarmed: bool, rise_s: float, dt_s: float
+) -> None:
+    """Follow what is wanted: downwards at once when alarmed, else only past a band that noise does not cross.
+
+    A rise that had to be taken back doubles the time until the next is tried: no cycle around the target.
+    """
+    assert gpu.calm_w is not None
+    gpu.fallen_s += dt_s
+    lower_w = gpu.command_w
+    if alarmed and command_w < gpu.command_w:
+        lower_w = command_w
+    elif gpu.calm_w < gpu.command_w - HOLD_W:
+        lower_w = gpu.calm_w
+    if lower_w < gpu.command_w:
+        if gpu.tried:
+            gpu.dwell_s = min(LONGEST_DWELL_S, max(SHORTEST_DWELL_S, 2 * gpu.dwell_s))
+        gpu.command_w, gpu.rising, gpu.tried, gpu.fallen_s = max(lower_w, floor_w), False, False, 0.0
+        return
+    wanted = gpu.calm_w > gpu.command_w + HOLD_W or (gpu.rising and gpu.calm_w > gpu.command_w)
+    gpu.rising = wanted and gpu.fallen_s >= gpu.dwell_s
+    if gpu.rising and rise_s > 0:
+        gpu.tried = True
+        gpu.command_w = min(gpu.calm_w, gpu.command_w + RISE_W_PER_S * rise_s, prior_w)
 
 
 def floor_time_s(gpu: GpuState, slowdown_c: float, floor_w: float) -> float | None:
