@@ -51,25 +51,28 @@ class NvmlCalls:
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
-        self._absent: set[str] = set()  # functions that this library does not export
+        # Functions that this library does not export, by name and number of arguments: with more, the binding may look
+        # for a newer one.
+        self._absent: set[tuple[str, int]] = set()
 
     def call(self, name: str, *args: Any) -> Any:
         """One call; raises DeviceError and its kinds only."""
-        if name in self._absent:
+        known_as = (name, len(args))
+        if known_as in self._absent:
             raise NotSupportedError(f"{name}: not in this library")
         function = getattr(self._module, name, None)
         if function is None:
-            self._absent.add(name)
+            self._absent.add(known_as)
             raise NotSupportedError(f"{name}: not in this binding")
         try:
             return function(*args)
         except self._module.NVMLError as error:
             code = int(getattr(error, "value", UNKNOWN_CODE))
             if code == self._module.NVML_ERROR_FUNCTION_NOT_FOUND:
-                self._absent.add(name)
+                self._absent.add(known_as)
             raise _error(code, name) from error
         except self._module.NVMLLibraryMismatchError as error:  # not an NVMLError
-            self._absent.add(name)
+            self._absent.add(known_as)
             raise NotSupportedError(f"{name}: the library is older than the binding") from error
         except (AttributeError, TypeError, ValueError, ctypes.ArgumentError) as error:
             raise DeviceError(f"{name}: unexpected answer: {error}") from error

@@ -163,14 +163,14 @@ class NvmlDevice:
         put("power_instant_w", instant_w)
 
     def _put_memory(self, handle: Any, out: FastValues) -> None:
-        calls = (("nvmlDeviceGetMemoryInfo", self._nvml.memory_v2), ("nvmlDeviceGetMemoryInfo", None))
-        for position, (name, version) in enumerate(calls):
+        versions = ((self._nvml.memory_v2,), ())  # the newer structure counts what is reserved apart
+        for position, version in enumerate(versions):
             try:
-                memory = self._nvml.call(name, handle, version)
+                memory = self._nvml.call("nvmlDeviceGetMemoryInfo", handle, *version)
             except DeviceLostError:
                 raise
             except DeviceError as error:
-                if position == len(calls) - 1:
+                if position == len(versions) - 1:
                     out.missing["memory_used_bytes"] = out.missing["memory_total_bytes"] = error.reason
             else:
                 out.values["memory_used_bytes"] = float(memory.used)
