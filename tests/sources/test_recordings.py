@@ -22,9 +22,17 @@ SUPPORTED = (
     "raritan_dominion-px",
     "eaton_ema114-10",
     "vertiv_mg02e4w1",
+    "servertech_cw-24v2",
+    "servertech_switched8i",
+    "cyberpower_pdu44005",
+    "tripplite_pdumv30hvnetlx",
+    "hpe_mapdu-pdu2",
+    "hpe_pdu-mgmt-module",
+    "panduit_p24d40m",
+    "gude_epc1202",
 )
 # The recording has a placeholder instead of the model, or the oracle describes it in other words than the device.
-OTHER_MODEL = {"apc_apdu10150sm", "raritan_px4", "raritan_px2-temp"}
+OTHER_MODEL = {"apc_apdu10150sm", "raritan_px4", "raritan_px2-temp", "servertech_switched8i", "hpe_mapdu-pdu2"}
 ALSO_VERSION_1 = ("apc_ap8959eu3", "apc_ap7900b")
 NOT_PRINTED = {"file", "profile", "source", "notes", "unsure", "oids", "total_power_basis", "suspect"}
 
@@ -43,7 +51,9 @@ def differences(right: Any, ours: Any, path: str, unsure: list[dict[str, Any]]) 
         return [
             line
             for key, value in right.items()
-            for line in differences(value, ours.get(key, "missing"), f"{path}.{key}".lstrip("."), unsure)
+            for line in differences(
+                value, ours.get(key, None if value is None else "missing"), f"{path}.{key}".lstrip("."), unsure
+            )
         ]
     if isinstance(right, list):
         if not isinstance(ours, list) or len(ours) != len(right):

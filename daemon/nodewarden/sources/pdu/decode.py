@@ -162,7 +162,7 @@ def value_of(profile: Profile, columns: Columns, quantity: str, field: Field, in
     if field.fahrenheit is not None:
         column, told = columns.get(field.fahrenheit[0], {}), field.fahrenheit[1]
         if column.get(index, column.get("0")) == told:
-            amount = (amount - 32) / 1.8
+            amount = round((amount - 32) / 1.8, 2)
     low, high = _LIMITS.get(quantity.rpartition("_")[2], (-1e15, 1e15))
     if quantity == "value":  # probes: the limits of degrees hold for a percentage too
         low, high = _LIMITS["c"]
@@ -230,7 +230,7 @@ def _rows(profile: Profile, table: Table, columns: Columns, joined: dict[str, di
 
 def _totals(profile: Profile, found: Decoded) -> None:
     for total in TOTALS:
-        if found.scalars.get(total) is None:
+        if found.scalars.setdefault(total, None) is None and total in profile.derived:
             found.scalars[total] = _total(profile, found, total)
     for total, scalar in profile.estimates.items():
         if found.scalars.get(total) is None and found.scalars.get(scalar) is not None:

@@ -10,6 +10,7 @@ from nodewarden.sources.pdu.engine import Identity, identify, read_all
 _PHASE = ("voltage_v", "current_a", "power_w", "apparent_va", "power_factor", "energy_wh")
 _OUTLET = ("name", "current_a", "voltage_v", "power_w", "apparent_va", "energy_wh", "state")
 _BANK = ("current_a", "voltage_v", "power_w", "apparent_va", "energy_wh")
+_UNIT = ("total_power_w", "apparent_power_va", "energy_wh")
 _HELPERS = frozenset({"index", "id", "number", "label", "unit"})
 _PROBES = ("inlet_temps_c", "humidity_pct")
 
@@ -62,7 +63,7 @@ def describe(identity: Identity, found: Decoded) -> dict[str, Any]:
         "phases": phases,
         "banks": [{"id": row["id"], **_row(row, _BANK)} for row in found.of("banks")],
         "outlets": outlets,
-        "units": [{"id": row["id"], **_row(row, ())} for row in found.of("units")],
+        "units": [{"id": row["id"], **_row(row, _UNIT)} for row in found.of("units")],
     }
     for kind in _PROBES:
         result[kind] = [{"id": row["id"], "value": row["value"]} for row in found.of(kind) if row["value"] is not None]

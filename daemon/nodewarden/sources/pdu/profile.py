@@ -120,6 +120,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         probe: objects of which at least one must have a value, with their index.
         absent: integers that mean "no value" in this family.
         totals_from: kinds of rows that a missing total is made from (summed, or taken from the only row), in order.
+        derived: the totals for which that is right.
         estimates: total -> scalar that the device computes rather than measures; used last and marked.
         model: where the device does not tell its own.
     """
@@ -133,6 +134,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "pdu"
     absent: frozenset[int] = frozenset({-1})
     totals_from: tuple[str, ...] = ("units",)
+    derived: tuple[str, ...] = ("total_power_w", "apparent_power_va", "energy_wh", "power_factor", "frequency_hz")
     estimates: Mapping[str, str] = {}
     model: str | None = None
 
