@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodewarden.clock import ScaledClock
+from nodewarden.errors import HelperGoneError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.client import HelperClient
 from nodewarden.sim.job_link import JobLink
@@ -54,8 +55,10 @@ def twin() -> Iterator[Running]:
 @contextlib.asynccontextmanager
 async def helper_of(twin: Running) -> AsyncIterator[HelperClient]:
     client = HelperClient(twin.folder / "run" / "gpu.sock", twin.clock, deadline_s=CALL_S)
-    wait_for((twin.folder / "run" / "gpu.sock").exists, 10, "the helper's socket")
-    await client.connect()
+    async with asyncio.timeout(10):
+        while not client.connected:
+            with contextlib.suppress(HelperGoneError):  # it does not listen yet
+                await client.connect()
     try:
         yield client
     finally:

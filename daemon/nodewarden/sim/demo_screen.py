@@ -121,12 +121,13 @@ def run_demo(*, fast: bool, seed: int, armed: bool, as_document: bool, scenario:
 
 
 def draw(path: Path, view: DemoView, watcher: Watcher) -> None:
-    """The picture for the README: the moment at which the caps were lowest."""
+    """The picture for the README: the last moment at which the caps were about as low as they got."""
 
     def caps_w(sample: Sample) -> float:
         return sum(gpu.cap_w or 0.0 for gpu in sample.gpus)
 
-    lowest = min(range(len(watcher.samples)), key=lambda i: caps_w(watcher.samples[i]))
+    lowest_w = min(map(caps_w, watcher.samples))
+    lowest = max(i for i, sample in enumerate(watcher.samples) if caps_w(sample) <= 1.05 * lowest_w)
     samples = watcher.samples[: lowest + 1]
     events = [event for event in watcher.events if event.at_s <= samples[-1].at_s]
     console = Console(

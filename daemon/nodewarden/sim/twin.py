@@ -9,6 +9,7 @@ Everything outside this process is the product as it is installed: the helper's 
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -99,6 +100,8 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program's last words
         return 78
+    # The helper waits for these in this thread; the threads that are started here must not be the ones to get them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     origin_s = options.origin_s if options.origin_s is not None else time.clock_gettime(time.CLOCK_BOOTTIME)
     clock: Clock = BootClock() if options.speed == 1.0 else ScaledClock(options.speed, origin_s)
     link = JobLink.create(options.link, speed=options.speed, origin_s=origin_s)
