@@ -23,8 +23,7 @@ indices = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4).map(lambda
 
 
 def names(profile: Profile) -> list[str]:
-    walked = [column for group in columns_of(profile) for column in group]
-    return walked + [oid.rpartition(".")[0] for oid in scalars_of(profile)]
+    return columns_of(profile) + [oid.rpartition(".")[0] for oid in scalars_of(profile)]
 
 
 def columns(profile: Profile, index: st.SearchStrategy[str], value: st.SearchStrategy[Any]) -> Any:

@@ -5,7 +5,7 @@ says has no value; it is never turned into a number.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -80,20 +80,16 @@ class Decoded(msgspec.Struct, kw_only=True):
         return self.rows.get(kind, [])
 
 
-def columns_of(profile: Profile) -> Iterator[list[str]]:
-    """Groups of columns that are worth walking side by side: one table each."""
-    seen: set[str] = set()
+def columns_of(profile: Profile) -> list[str]:
+    """Every column that the profile wants, those of one table beside each other."""
+    wanted: list[str] = []
     for table in profile.tables:
-        fields = [field for alternatives in table.fields.values() for field in alternatives]
-        names = [*table.keys, *([table.where.column] if table.where else []), *([table.count] if table.count else [])]
-        for field in fields:
-            names += [field.column, *([field.digits] if field.digits else [])]
-            names += [field.guard.column] if field.guard else []
-            names += [field.fahrenheit[0]] if field.fahrenheit else []
-        group = [name for name in dict.fromkeys(names) if name not in seen]
-        seen.update(group)
-        if group:
-            yield group
+        wanted += [*table.keys, *([table.where.column] if table.where else []), *([table.count] if table.count else [])]
+        for field in (field for alternatives in table.fields.values() for field in alternatives):
+            wanted += [field.column, *([field.digits] if field.digits else [])]
+            wanted += [field.guard.column] if field.guard else []
+            wanted += [field.fahrenheit[0]] if field.fahrenheit else []
+    return list(dict.fromkeys(wanted))
 
 
 def scalars_of(profile: Profile) -> list[str]:

@@ -1,6 +1,5 @@
 """Asking a device: which profile fits it, and everything that the profile wants to know of it."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -68,15 +67,12 @@ async def _probe(device: SnmpDevice, profiles: list[Profile]) -> Profile | None:
 
 
 async def read_all(device: SnmpDevice, profile: Profile, *, deadline_s: float) -> Columns:
-    """Every column and scalar of the profile, all of it within `deadline_s`. Raises DeviceError."""
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + deadline_s
+    """Every column and scalar of the profile, the columns within `deadline_s`. Raises DeviceError."""
     columns: Columns = {}
     scalars = [*_SYSTEM, *scalars_of(profile)]
     wanted: dict[str, Any] = {}
     for start in range(0, len(scalars), MAX_OIDS):
         wanted |= await device.get(scalars[start : start + MAX_OIDS])
     store(columns, wanted)
-    for group in columns_of(profile):
-        columns |= await device.walk(group, deadline_s=max(0.001, end_s - loop.time()))
+    columns |= await device.walk(columns_of(profile), deadline_s=deadline_s)
     return columns
