@@ -116,20 +116,15 @@ def run_demo(*, fast: bool, seed: int, armed: bool, as_document: bool, scenario:
         click.echo(f"The demo broke down: {error}", err=True)
         sys.exit(1)
     if picture is not None:
-        draw(picture, view, watchers[0])
+        repaired_s = [fault.until_s for fault in script.fault if fault.until_s is not None]
+        draw(picture, view, watchers[0], before_s=min(repaired_s, default=script.duration_s))
     screen.story(story)
 
 
-def draw(path: Path, view: DemoView, watcher: Watcher) -> None:
-    """The picture for the README: the last moment at which the caps were about as low as they got."""
-
-    def caps_w(sample: Sample) -> float:
-        return sum(gpu.cap_w or 0.0 for gpu in sample.gpus)
-
-    lowest_w = min(map(caps_w, watcher.samples))
-    lowest = max(i for i, sample in enumerate(watcher.samples) if caps_w(sample) <= 1.05 * lowest_w)
-    samples = watcher.samples[: lowest + 1]
-    events = [event for event in watcher.events if event.at_s <= samples[-1].at_s]
+def draw(path: Path, view: DemoView, watcher: Watcher, *, before_s: float) -> None:
+    """The picture for the README: the last moment before scenario second `before_s`, when most has happened."""
+    samples = [sample for sample in watcher.samples if sample.at_s < before_s]
+    events = [event for event in watcher.events if event.at_s < before_s]
     console = Console(
         record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
