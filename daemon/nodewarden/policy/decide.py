@@ -8,11 +8,11 @@ from typing import Final
 from nodewarden.model.events import Event
 from nodewarden.model.limits import GpuLimits, Limits
 from nodewarden.model.readings import Absent
-from nodewarden.model.setpoints import CapSetpoint, Cause, Forecast, JobSetpoint, Level, Setpoints
+from nodewarden.model.setpoints import PROTECTS, CapSetpoint, Cause, Forecast, JobSetpoint, Level, Protects, Setpoints
 from nodewarden.model.snapshot import NodeSnapshot
 from nodewarden.policy import ladder, power_budget, tell, thermal
 from nodewarden.policy.arbiter import Demand, arbitrate
-from nodewarden.policy.observe import BARRING_BITS, Look, look
+from nodewarden.policy.observe import BARRING_BITS, HOT_BITS, Look, look
 from nodewarden.policy.plausibility import accept
 from nodewarden.policy.state import GpuState, OutletState, PolicyState
 from nodewarden.policy.worst_case import power_or_limit_w
@@ -69,7 +69,7 @@ def decide(
     rises: dict[str, float] = {}
     for uuid, bounds in limits.gpus.items():
         gpu = new.gpus[uuid]
-        seen = look(snapshot.gpus.get(uuid), bounds, gpu, now_s)
+        seen = look(snapshot.gpus.get(uuid), bounds, gpu, now_s, _around_c(state, uuid))
         looks[uuid] = seen
         _adopt(gpu, seen, bounds, limits, uuid, snapshot, now_s, events)
         powers[uuid], rises[uuid] = _heat(gpu, seen, bounds, limits.target_margin_c, now_s, dt_s)
@@ -88,6 +88,12 @@ def decide(
     forecast = {uuid: _forecast(new.gpus[uuid], looks[uuid], limits.gpus[uuid], now_s) for uuid in limits.gpus}
     job = _ladder(state, new, snapshot, limits, caps, forecast, looks, budget, dt_s, events)
     return new, Setpoints(caps=caps, job=job, level=Level(new.level), forecast=forecast), events
+
+
+def _around_c(state: PolicyState, uuid: str) -> float | None:
+    """Mean temperature of the other GPUs at the last decision; None for a GPU alone."""
+    others = [gpu.junction_c for other, gpu in state.gpus.items() if other != uuid and gpu.sink_c is not None]
+    return sum(others) / len(others) if others else None
 
 
 def _floor_w(bounds: GpuLimits) -> float:
@@ -177,7 +183,10 @@ def _own_demands(new: PolicyState, limits: Limits, looks: dict[str, Look], now_s
     for uuid, bounds in limits.gpus.items():
         gpu, seen, mine = new.gpus[uuid], looks[uuid], []
         if gpu.command_w < bounds.prior_w:
-            mine.append(Demand(Cause.THERMAL, gpu.command_w, f"margin > {margin_c + thermal.DEAD_ZONE_C:.1f} degC"))
+            words = f"margin > {margin_c + thermal.DEAD_ZONE_C:.1f} degC"
+            if seen.bits & HOT_BITS:
+                words = f"when the board no longer reports {', '.join(sorted(seen.bits & HOT_BITS))}"
+            mine.append(Demand(Cause.THERMAL, gpu.command_w, words))
         if not seen.fresh:
             _stale_demands(gpu, seen, bounds, limits.failsafe_w, mine)
         manual = limits.manual.get(uuid)
@@ -209,10 +218,14 @@ def _equalise(new: PolicyState, limits: Limits, snapshot: NodeSnapshot, demands:
         members = [uuid for uuid in job.gpus if uuid in limits.gpus]
         if len(members) < 2:
             continue
-        slowest = min(members, key=lambda uuid: min((d.w for d in demands[uuid]), default=limits.gpus[uuid].prior_w))
-        own = min(demands[slowest], key=lambda d: d.w, default=None)
-        if own is None or own.cause not in {Cause.THERMAL, Cause.STALE}:
+        hottest = [
+            (min(heat, key=lambda demand: demand.w), uuid)
+            for uuid in members
+            if (heat := [demand for demand in demands[uuid] if demand.cause in _HEAT])
+        ]
+        if not hottest:
             continue
+        own, slowest = min(hottest, key=lambda entry: entry[0].w)
         pace_w = power_budget.equal_speed_w(max(own.w, _floor_w(limits.gpus[slowest])))
         for uuid in members:
             if uuid != slowest and pace_w < limits.gpus[uuid].prior_w:
@@ -262,7 +275,7 @@ def _share(
             pools.append((Cause.OUTLETS, name, allowed_w))
             near = near or outlet.value_w > 0.9 * limit_w
 
-    lows, highs, weights = _ranges(new, limits, looks, demands)
+    lows, busy, highs, weights = _ranges(new, limits, looks, demands)
     infeasible: list[str] = []
     share = 1.0
     for cause, name, allowed_w in pools:
@@ -270,12 +283,11 @@ def _share(
         if floors_w > allowed_w + 0.5:
             infeasible.append(name)
             share = min(share, max(0.0, allowed_w) / floors_w)
-        for uuid, w in zip(limits.gpus, power_budget.fill(allowed_w, lows, highs, weights), strict=True):
-            if w < limits.gpus[uuid].prior_w - 0.01:
-                free = demands[uuid]
-                own_w = min((d.w for d in free if d.cause not in {Cause.NODE_POWER, Cause.OUTLETS}), default=None)
-                if own_w is None or w < own_w - 0.01:
-                    free.append(Demand(cause, w, _lifts(cause, name, limits)))
+        shares = power_budget.fill(allowed_w, lows, busy, weights)
+        shares = power_budget.fill(allowed_w, shares, highs, weights)  # what the busy ones leave is the idle ones'
+        for uuid, w, own_w in zip(limits.gpus, shares, highs, strict=True):
+            if w < own_w - 0.01:
+                demands[uuid].append(Demand(cause, w, _lifts(cause, name, limits)))
     tell.budgets(new, tuple(infeasible), pools, sum(lows), limits, demands, events)
     return Budget(near=near, share=share)
 
@@ -298,9 +310,13 @@ def _lifts(cause: Cause, name: str, limits: Limits) -> str:
 
 def _ranges(
     new: PolicyState, limits: Limits, looks: dict[str, Look], demands: dict[str, list[Demand]]
-) -> tuple[list[float], list[float], list[float]]:
-    """Per GPU the least and the most it can take of a limit on sums, and its weight."""
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Per GPU of a limit on sums: the least it takes, the most that it has a use for and that it may have, its weight.
+
+    What a person takes from one GPU is not given to others: it must be free again when the manual cap ends.
+    """
     lows: list[float] = []
+    busy: list[float] = []
     highs: list[float] = []
     weights: list[float] = []
     for uuid, bounds in limits.gpus.items():
@@ -308,17 +324,17 @@ def _ranges(
         floor_w = _floor_w(bounds)
         high_w = bounds.prior_w
         for demand in demands[uuid]:
-            high_w = min(high_w, demand.w)
+            if PROTECTS[demand.cause] is not Protects.NONE:
+                high_w = min(high_w, max(demand.w, floor_w))
         low_w = floor_w
         if not looks[uuid].answering and gpu.stalled_s > 3:
             # It cannot be told anything: it goes on with the limit in force, which others must not use.
             low_w = high_w = max(floor_w, gpu.limit_in_force_w or bounds.prior_w)
-        elif gpu.idle_s > _IDLE_S:
-            high_w = floor_w
         lows.append(low_w)
-        highs.append(max(high_w, low_w))
+        busy.append(low_w if gpu.idle_s > _IDLE_S else high_w)
+        highs.append(high_w)
         weights.append(max(bounds.max_w, 1.0))
-    return lows, highs, weights
+    return lows, busy, highs, weights
 
 
 def _slew(gpu: GpuState, bounds: GpuLimits, demands: list[Demand], seen: Look, rise_s: float) -> CapSetpoint:

@@ -16,6 +16,7 @@ HOT_BITS: Final = frozenset({"sw_thermal", "hw_thermal"})
 BARRING_BITS: Final = HOT_BITS | {"hw_power_brake"}
 _FROZEN_S: Final = 60.0
 _FROZEN_POWER_W: Final = 100.0
+_FROZEN_AROUND_C: Final = 4.0
 _DEGREES_FROM_C: Final = 20.0  # a max-operating above this is in degC, below it is the offset of a signed margin
 
 
@@ -80,8 +81,13 @@ def max_op_c(limits: GpuLimits, state: GpuState | None = None) -> float | None:
     return state.max_op_c if state is not None else None
 
 
-def look(snapshot: GpuSnapshot | None, limits: GpuLimits, state: GpuState, now_s: float) -> Look:
-    """Screen one GPU's readings and update its channels in `state` (a private copy)."""
+def look(
+    snapshot: GpuSnapshot | None, limits: GpuLimits, state: GpuState, now_s: float, around_c: float | None = None
+) -> Look:
+    """Screen one GPU's readings and update its channels in `state` (a private copy).
+
+    `around_c` is how hot the other GPUs of the node are: a sensor that stands still while they move is frozen.
+    """
     seen = Look()
     if snapshot is None:
         return seen
@@ -121,9 +127,11 @@ def look(snapshot: GpuSnapshot | None, limits: GpuLimits, state: GpuState, now_s
             hbm_rel = hbm[0] - limits.hbm_max_op_c
         elif is_fresh(hbm[1], now_s):
             seen.hbm_hot = hbm[0] > HBM_MAX_OP_C - 4
-    fresh_core = _update(state.core, core_rel, core, now_s, state)
-    fresh_board = _update(state.board, board_rel, margin, now_s, state)
-    fresh_hbm = _update(state.hbm, hbm_rel, hbm, now_s, state)
+    if hbm is not None and is_fresh(hbm[1], now_s):
+        around_c = hbm[0]
+    fresh_core = _update(state.core, core_rel, core, now_s, state.power_mean_w, around_c)
+    fresh_board = _update(state.board, board_rel, margin, now_s, state.power_mean_w, around_c)
+    fresh_hbm = _update(state.hbm, hbm_rel, hbm, now_s, state.power_mean_w, None)
     seen.answering |= fresh_core or fresh_board or fresh_hbm or (core is not None and is_fresh(core[1], now_s))
     seen.hbm_lost = not fresh_hbm and limits.hbm_max_op_c is not None and not isinstance(snapshot.hbm_c, Absent)
     # A channel that a board has and that is not fresh bars any rise, unless the other core channel speaks for it.
@@ -140,7 +148,12 @@ def look(snapshot: GpuSnapshot | None, limits: GpuLimits, state: GpuState, now_s
 
 
 def _update(
-    channel: Channel, rel_c: float | None, reading: tuple[float, float] | None, now_s: float, state: GpuState
+    channel: Channel,
+    rel_c: float | None,
+    reading: tuple[float, float] | None,
+    now_s: float,
+    power_w: float,
+    around_c: float | None,
 ) -> bool:
     """Keep the newest believed value of one channel; True when it is fresh and moves as a live sensor does."""
     if rel_c is None or reading is None:
@@ -148,15 +161,20 @@ def _update(
     taken_at_s = reading[1]
     if channel.rel_c is None or rel_c != channel.rel_c:
         channel.changed_at_s = taken_at_s
-        channel.low_w = channel.high_w = state.power_mean_w
+        channel.low_w = channel.high_w = power_w
+        channel.low_c = channel.high_c = around_c
     channel.rel_c, channel.taken_at_s = rel_c, taken_at_s
     if not is_fresh(taken_at_s, now_s):
         return False
-    channel.low_w = min(channel.low_w, state.power_mean_w)
-    channel.high_w = max(channel.high_w, state.power_mean_w)
-    # An integer that stands still for a minute while the mean power moved by 100 W is a frozen sensor.
-    frozen = taken_at_s - channel.changed_at_s > _FROZEN_S and channel.high_w - channel.low_w > _FROZEN_POWER_W
-    return not frozen
+    channel.low_w, channel.high_w = min(channel.low_w, power_w), max(channel.high_w, power_w)
+    if around_c is not None:
+        channel.low_c = around_c if channel.low_c is None else min(channel.low_c, around_c)
+        channel.high_c = around_c if channel.high_c is None else max(channel.high_c, around_c)
+    if taken_at_s - channel.changed_at_s <= _FROZEN_S or channel.low_c is None or channel.high_c is None:
+        return True
+    # A minute on the same degree, while the mean power and the temperatures around it moved: a frozen sensor.
+    moved = channel.high_w - channel.low_w > _FROZEN_POWER_W and channel.high_c - channel.low_c > _FROZEN_AROUND_C
+    return not moved
 
 
 def margins(gpu: GpuSnapshot, limits: GpuLimits) -> tuple[float | None, float | None]:

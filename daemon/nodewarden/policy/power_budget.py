@@ -18,7 +18,7 @@ STATIC_W: Final = 70.0
 
 SUPPLY_EFFICIENCY: Final = 0.94
 PDU_STALE_S: Final = 15.0
-SETTLED_S: Final = 30.0
+SETTLED_S: Final = 60.0
 """Only after all caps have been at their share for this long is a sum above the limit the boards' own doing."""
 
 _METER_LAG_S: Final = (7.5, 1.0)

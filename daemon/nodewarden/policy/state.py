@@ -19,6 +19,8 @@ class Channel(msgspec.Struct):
     changed_at_s: float = 0.0
     low_w: float = 0.0
     high_w: float = 0.0
+    low_c: float | None = None
+    high_c: float | None = None
 
 
 class GpuState(msgspec.Struct):

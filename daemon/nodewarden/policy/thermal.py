@@ -44,6 +44,7 @@ _MIN_REMOVED_W: Final = -200.0
 _GAP_S: Final = 3.0
 _STRANGE_C: Final = 12.0
 _HOT_BIT_S: Final = 3.0
+_HOT_BIT_SPAN_C: Final = 8.0  # the driver's own loop lets go some degrees below max-operating
 
 
 def observe(gpu: GpuState, seen: Look, power_w: float, in_force_w: float) -> bool:
@@ -54,8 +55,8 @@ def observe(gpu: GpuState, seen: Look, power_w: float, in_force_w: float) -> boo
     """
     assert seen.rel_c is not None
     rel_c = seen.rel_c
-    if gpu.hot_bit_s >= _HOT_BIT_S:
-        rel_c = max(rel_c, 0.0)  # the board slows itself down for heat: it is not cooler than max-operating
+    if gpu.hot_bit_s >= _HOT_BIT_S and rel_c < -_HOT_BIT_SPAN_C:
+        rel_c = 0.0  # the board slows itself down for heat: it is hot, whatever this sensor says
     if gpu.sink_c is None or gpu.seen_at_s is None:
         gpu.sink_c, gpu.removed_w = rel_c - DIE_K_PER_W * power_w, power_w
         gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s = seen.taken_at_s, rel_c, 0.0
