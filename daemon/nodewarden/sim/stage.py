@@ -118,10 +118,7 @@ class Stage:
         # A second Ctrl-C while this runs must not stop it half way.
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for child in reversed(self.children):
-                if child.running:
-                    child.process.terminate()
-            for child in reversed(self.children):
+            for child in reversed(self.children):  # the job, then the agent, then what it talks to
                 child.end()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
