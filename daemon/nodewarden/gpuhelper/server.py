@@ -6,27 +6,27 @@ silence, pending restores, locks and the ledger once a second.
 
 import logging
 import math
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 from nodewarden.clock import Clock
-from nodewarden.devices.gpu_library import GpuDevice, GpuLibrary
-from nodewarden.errors import AlreadyRunningError, HelperError, RefusedError
+from nodewarden.devices.gpu_library import GpuLibrary
+from nodewarden.errors import AlreadyRunningError, RefusedError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.adoption import BY_HAND_S, Adoption
 from nodewarden.gpuhelper.book import Book, EventLog
 from nodewarden.gpuhelper.caps import expiry_s
 from nodewarden.gpuhelper.driver import Driver
+from nodewarden.gpuhelper.gpus import STOP_S, Gpus
 from nodewarden.gpuhelper.lanes import Gate
-from nodewarden.gpuhelper.ledger import Ledger, Record
-from nodewarden.gpuhelper.locks import gpu_lock, runtime_lock
-from nodewarden.gpuhelper.peers import Listener, Peer, allowed_uids
+from nodewarden.gpuhelper.ledger import Ledger
+from nodewarden.gpuhelper.locks import runtime_lock
+from nodewarden.gpuhelper.peers import Listener, allowed_uids
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
-from nodewarden.gpuhelper.worker import Answerable, GpuWorker, Shared
+from nodewarden.gpuhelper.verbs import Verbs
+from nodewarden.gpuhelper.worker import GpuWorker, Shared
 from nodewarden.sdnotify import notify
 
 log = logging.getLogger("nodewarden.gpu")
@@ -34,9 +34,6 @@ log = logging.getLogger("nodewarden.gpu")
 KEEPER_S = 1.0
 CHECK_S = 5.0
 """How often the board is compared with the ledger when no agent reads."""
-STOP_S = 3.0
-"""What each writer has to restore at stop, in real seconds; likewise what a `restore` waits for its answer."""
-MAX_UUIDS = 64
 FIRST_LOOK_S = 2.0
 EXIT_OK, EXIT_FAILED, EXIT_SECOND, EXIT_CONFIG = 0, 1, 75, 78
 
@@ -55,7 +52,6 @@ class Helper:
         contest: bool = True,
     ) -> None:
         self._clock = clock
-        self._lock_dir = lock_dir
         self._stop = stop
         self._stopping = threading.Event()  # no new caps from now on
         self._started_s = clock.now_s()
@@ -63,24 +59,26 @@ class Helper:
         self._book = Book(Ledger(runtime_dir / "gpu-ledger"), clock, self._events)
         self._adoption = Adoption(self._book, clock)
         self._gate = Gate()
-        self._driver = Driver(library, clock, self._gate, self._found)
-        self._workers: dict[str, GpuWorker] = {}
+        self._gpus = Gpus(lock_dir, self._book)
+        self._driver = Driver(library, clock, self._gate, lambda found: self._gpus.found(found, self._driver.text))
+        self._verbs = Verbs(self._gpus, self._adoption, self._book, self._events, self._driver, self._stopping)
         self._listener: Listener | None = None
         self._no_socket = ""
         self._status = ""
-        self._shared = Shared(
+        shared = Shared(
             clock=clock,
             book=self._book,
             events=self._events,
             gate=self._gate,
             report_lost=self._driver.report_lost,
-            take_events=self._events_for,
+            take_events=self._verbs.events_for,
             wait=lambda seconds: time.sleep(clock.real_s(seconds)),
             stopping=self._stopping,
             driver_problem=lambda: "" if self._driver.state == "ok" else self._driver.text,
             agent_away=lambda: self._adoption.away,
             contest=contest,
         )
+        self._gpus.share(shared)
 
     # Start, run, stop -----------------------------------------------------------------------------------------------
 
@@ -99,7 +97,7 @@ class Helper:
     def listen(self, path: Path, uids: frozenset[int]) -> int:
         """Open gpu.sock; returns an exit status, 0 when it is open."""
         try:
-            self._listener = Listener(path, uids, self._on_request, self._on_gone)
+            self._listener = Listener(path, uids, self._verbs.answer, self._adoption.gone)
         except (AlreadyRunningError, RefusedError, OSError) as error:
             if str(error) != self._no_socket:
                 log.critical("no_socket text=%r", str(error))
@@ -125,8 +123,9 @@ class Helper:
             wait(max(0.005, self._clock.real_s(self._pause_s())))
 
     def restore_all(self, *, force: bool, why: str, timeout_s: float = STOP_S) -> list[wire.RestoreOutcome]:
-        """Restore every GPU on all writers in parallel; what is not back in time (real seconds) is "pending"."""
-        return self._restore([entry.uuid for entry in self._book.entries()], force=force, why=why, timeout_s=timeout_s)
+        """Restore everything in the ledger; what is not back in time (real seconds) is "pending"."""
+        uuids = [entry.uuid for entry in self._book.entries()]
+        return self._gpus.restore(uuids, force=force, why=why, timeout_s=timeout_s)
 
     def end(self) -> None:
         """Restore at once, shut the library down if nothing hangs, give up locks and socket."""
@@ -135,31 +134,17 @@ class Helper:
         outcomes = self.restore_all(force=False, why="helper stopped")
         for outcome in outcomes:
             log.info("at_stop uuid=%s outcome=%s w=%s text=%r", outcome.uuid, outcome.outcome, outcome.w, outcome.text)
-        for worker in self._workers.values():
+        for worker in self._gpus.workers.values():
             worker.stop()
         self._driver.stop(1.0)
         if self._listener is not None:
             self._listener.close()
-        for worker in self._workers.values():
+        for worker in self._gpus.workers.values():
             if worker.writer_idle:
                 worker.release_lock()
         self._book.close()
 
-    # GPUs -----------------------------------------------------------------------------------------------------------
-
-    def _found(self, devices: Sequence[GpuDevice]) -> None:
-        """The driver thread's news."""
-        answering = {device.identity.uuid: device for device in devices}
-        for uuid, device in answering.items():
-            worker = self._workers.get(uuid)
-            if worker is None:
-                worker = GpuWorker(device.identity, gpu_lock(self._lock_dir, uuid), self._shared)
-                self._workers = {**self._workers, uuid: worker}  # replaced whole: other threads iterate over it
-            worker.found(device)
-        why = self._driver.text or "it is not listed any more"
-        for uuid, worker in self._workers.items():
-            if uuid not in answering:
-                worker.lost(why)
+    # Keeper ---------------------------------------------------------------------------------------------------------
 
     def _keep_once(self) -> None:
         now_s = self._clock.now_s()
@@ -168,13 +153,13 @@ class Helper:
         if self._adoption.goodbye_is_due():
             log.warning("agent_left after_s=20 caps=%d", len(self._book.entries()))
             self._each_entry(lambda worker: worker.restore(force=False, why="agent left"))
-        for worker in self._workers.values():
+        for worker in self._gpus.workers.values():
             if worker.try_lock():
                 worker.check()
             worker.keep_failsafe(wanted=self._adoption.away)
         entries = self._book.entries()
         for entry in entries:
-            owner = self._workers.get(entry.uuid)
+            owner = self._gpus.workers.get(entry.uuid)
             if owner is None or not owner.writer_idle:
                 continue
             ends_s = expiry_s(entry)
@@ -201,17 +186,17 @@ class Helper:
         answer = f"{held} caps hold" if failsafe_w is None else f"every GPU goes to {failsafe_w:g} W or lower"
         self._events.add("agent_silent", None, f"nothing heard from the agent for 3 s: {answer}")
         if failsafe_w is not None:
-            for worker in self._workers.values():
+            for worker in self._gpus.workers.values():
                 worker.apply_failsafe(failsafe_w)
 
     def _each_entry(self, act: Callable[[GpuWorker], None]) -> None:
         for entry in self._book.entries():
-            worker = self._workers.get(entry.uuid)
+            worker = self._gpus.workers.get(entry.uuid)
             if worker is not None:
                 act(worker)
 
     def _show_status(self) -> None:
-        gpus = [worker.shown() for worker in self._workers.values()]
+        gpus = self._gpus.shown()
         ill = sum(gpu.state != "ok" for gpu in gpus)
         words = [self._no_socket] if self._no_socket else []
         words.append(f"{len(gpus)} GPUs" + (f", {ill} not answering" if ill else ""))
@@ -227,156 +212,6 @@ class Helper:
         if status != self._status:
             self._status = status
             notify(STATUS=status)
-
-    # Verbs ----------------------------------------------------------------------------------------------------------
-
-    def _on_request(self, peer: Peer, request: wire.Request) -> None:
-        self._adoption.heard(peer)
-        try:
-            match request:
-                case wire.Hello():
-                    self._hello(peer, request)
-                case wire.ReadFast():
-                    for worker in self._named(peer, request.id, request.uuids):
-                        worker.read("fast", peer, request.id)
-                case wire.ReadSlow():
-                    for worker in self._named(peer, request.id, request.uuids):
-                        worker.read("slow", peer, request.id)
-                case wire.SetCap():
-                    self._set_cap(peer, request)
-                case wire.Restore():
-                    # A thread of its own: it waits for all writers, and this one has the next request to read.
-                    threading.Thread(target=self._restore_for, args=(peer, request), daemon=True).start()
-                case wire.Ledger():
-                    peer.send(wire.LedgerReply(id=request.id, entries=self._book.entries()))
-        except HelperError as error:
-            code = cast("wire.ErrorCode", error.code)
-            uuid = request.uuid if isinstance(request, wire.SetCap) else None
-            peer.send(wire.ErrorReply(id=request.id, code=code, text=str(error), uuid=uuid))
-
-    def _on_gone(self, peer: Peer) -> None:
-        self._adoption.gone(peer)
-
-    def _events_for(self, peer: Answerable) -> list[wire.HelperEvent]:
-        return self._events.take() if isinstance(peer, Peer) and self._adoption.owns(peer) else []
-
-    def _hello(self, peer: Peer, request: wire.Hello) -> None:
-        if request.protocol != wire.PROTOCOL:
-            raise HelperError(f"protocol {request.protocol} is not spoken here; ours is {wire.PROTOCOL}", "bad_request")
-        _check_watts("failsafe_w", request.failsafe_w)
-        was = self._adoption.pid
-        self._adoption.hello(peer, request)
-        if request.leaving:
-            log.info("agent_leaves pid=%d", peer.pid)
-        elif was != peer.pid:
-            log.info(
-                "agent_adopted pid=%d uid=%d armed=%s failsafe_w=%s",
-                peer.pid,
-                peer.uid,
-                request.armed,
-                request.failsafe_w,
-            )
-            self._adopt_kept()
-        driver = self._driver
-        peer.send(
-            wire.HelloReply(
-                id=request.id,
-                pid=os.getpid(),
-                driver=driver.shown_state(),
-                driver_text=driver.text,
-                driver_version=driver.version,
-                gpus=[worker.shown() for worker in self._workers.values()],
-                ledger=self._book.entries(),
-                ledger_ok=self._book.ok,
-                events=self._events_for(peer),
-            )
-        )
-
-    def _adopt_kept(self) -> None:
-        """Caps that stayed for their protection are the new agent's."""
-        for entry in self._book.entries():
-            record: Record | None = self._book.get(entry.uuid)
-            if record is not None and record.entry.state == "kept":
-                record.entry.state = "owned"
-                self._book.put_anyway(entry.uuid, record)
-
-    def _named(self, peer: Peer, request_id: int, uuids: Sequence[str]) -> list[GpuWorker]:
-        """The workers of the GPUs asked for; each unknown one is answered here."""
-        workers = []
-        for uuid in dict.fromkeys(uuids[:MAX_UUIDS]):
-            worker = self._workers.get(uuid)
-            if worker is None:
-                peer.send(self._unknown(request_id, uuid))
-            else:
-                workers.append(worker)
-        return workers
-
-    def _unknown(self, request_id: int, uuid: str) -> wire.ErrorReply:
-        shown = uuid[:80]
-        if self._driver.state != "ok":
-            return wire.ErrorReply(id=request_id, code="driver_missing", text=self._driver.text, uuid=shown)
-        return wire.ErrorReply(id=request_id, code="unknown_gpu", text=f"no GPU with uuid {shown!r}", uuid=shown)
-
-    def _set_cap(self, peer: Peer, request: wire.SetCap) -> None:
-        if not self._adoption.owns(peer):
-            pid = self._adoption.pid
-            if pid is not None:
-                raise HelperError(f"this helper serves another agent, pid {pid}", "foreign")
-            raise HelperError("a cap needs a hello first: say who owns it", "not_adopted")
-        if self._stopping.is_set():
-            raise HelperError("the helper is stopping and restores", "busy")
-        _check_watts("w", request.w)
-        _check_watts("keep_w", request.keep_w)
-        if request.expires_at_s is not None and not math.isfinite(request.expires_at_s):
-            raise HelperError("expires_at_s must be a time", "bad_request")
-        worker = self._workers.get(request.uuid)
-        if worker is None:
-            peer.send(self._unknown(request.id, request.uuid))
-        else:
-            worker.set_cap(request, peer, peer.uid)
-
-    def _restore_for(self, peer: Peer, request: wire.Restore) -> None:
-        uuids = request.uuids or [entry.uuid for entry in self._book.entries()]
-        log.warning("restore_asked pid=%d uid=%d force=%s gpus=%d", peer.pid, peer.uid, request.force, len(uuids))
-        outcomes = self._restore(
-            list(dict.fromkeys(uuids[:MAX_UUIDS])), force=request.force, why="restore", timeout_s=STOP_S
-        )
-        peer.send(wire.RestoreReply(id=request.id, gpus=outcomes))
-
-    def _restore(self, uuids: Sequence[str], *, force: bool, why: str, timeout_s: float) -> list[wire.RestoreOutcome]:
-        outcomes: dict[str, wire.RestoreOutcome] = {}
-        changed = threading.Condition()
-
-        def done(outcome: wire.RestoreOutcome) -> None:
-            with changed:
-                outcomes.setdefault(outcome.uuid, outcome)
-                changed.notify()
-
-        asked = []
-        for uuid in uuids:
-            worker = self._workers.get(uuid)
-            if worker is not None:
-                asked.append(worker)
-                worker.restore(force=force, why=why, done=done)
-        with changed:
-            changed.wait_for(lambda: len(outcomes) == len(asked), timeout_s)
-        for worker in asked:
-            if worker.uuid not in outcomes:
-                done(worker.give_up_restore("the driver does not answer", force=force))
-        missing = set(uuids) - outcomes.keys()
-        for uuid in missing:
-            record = self._book.get(uuid)
-            if record is not None:
-                text = "the GPU is not there"
-                outcomes[uuid] = wire.RestoreOutcome(uuid=uuid, outcome="pending", w=record.entry.w, text=text)
-            else:
-                outcomes[uuid] = wire.RestoreOutcome(uuid=uuid, outcome="none", text="no GPU with this uuid")
-        return [outcomes[uuid] for uuid in uuids]
-
-
-def _check_watts(name: str, w: float | None) -> None:
-    if w is not None and (not math.isfinite(w) or not 0 < w < 1e6):
-        raise HelperError(f"{name} must be watts, not {w}", "bad_request")
 
 
 def serve(

@@ -25,6 +25,7 @@ from nodewarden.gpuhelper.book import Book, EventLog
 from nodewarden.gpuhelper.caps import GpuCap, error_code, expiry_s
 from nodewarden.gpuhelper.lanes import Gate, Lane
 from nodewarden.gpuhelper.locks import FileLock, LockFailedError
+from nodewarden.gpuhelper.replies import fast_reply, slow_reply
 from nodewarden.units import mw_from_watts
 
 log = logging.getLogger("nodewarden.gpu")
@@ -215,9 +216,9 @@ class GpuWorker:
             waiters, self._waiters[kind] = self._waiters[kind], []
         for peer, request_id in waiters:
             if isinstance(values, FastValues):
-                peer.send(self._fast_reply(request_id, taken_at_s, values, self._shared.take_events(peer)))
+                peer.send(fast_reply(self.uuid, request_id, taken_at_s, values, self._shared.take_events(peer)))
             elif isinstance(values, SlowValues):
-                peer.send(self._slow_reply(request_id, taken_at_s, values))
+                peer.send(slow_reply(self.uuid, request_id, taken_at_s, values))
             else:
                 peer.send(self._error(request_id, *failure))
         if isinstance(values, FastValues):
@@ -250,37 +251,6 @@ class GpuWorker:
             self._checked_at_s = self._shared.clock.now_s()
         if ours != (record.entry.state != "foreign") or (ours and not record.confirmed):
             self.check()
-
-    def _fast_reply(
-        self, request_id: int, taken_at_s: float, read: FastValues, events: list[wire.HelperEvent]
-    ) -> wire.FastReply:
-        values = {name: wire.Value(value) for name, value in read.values.items()}
-        values.update((name, wire.Value(None, reason)) for name, reason in read.missing.items())
-        slow_s = {name: wire.Value(value) for name, value in read.slow_s.items()}
-        slow_s.update((name, wire.Value(None, reason)) for name, reason in read.slow_s_missing.items())
-        return wire.FastReply(
-            id=request_id,
-            uuid=self.uuid,
-            taken_at_s=taken_at_s,
-            values=values,
-            slow_bits=read.slow_bits,
-            slow_reason=read.slow_reason,
-            slow_s=slow_s,
-            events=events,
-        )
-
-    def _slow_reply(self, request_id: int, taken_at_s: float, read: SlowValues) -> wire.SlowReply:
-        board = wire.WireBoard(**{name: getattr(read.board, name) for name in wire.WireBoard.__struct_fields__})
-        return wire.SlowReply(
-            id=request_id,
-            uuid=self.uuid,
-            taken_at_s=taken_at_s,
-            board=board,
-            links=[wire.WireLink(link.link, link.active, link.tx_bytes, link.rx_bytes) for link in read.links],
-            links_reason=read.links_reason,
-            pids=None if read.pids is None else list(read.pids),
-            pids_reason=read.pids_reason,
-        )
 
     def _error(self, request_id: int, code: wire.ErrorCode, text: str) -> wire.ErrorReply:
         named = (
