@@ -31,23 +31,22 @@ class Run:
     setpoints: list[Setpoints] = field(default_factory=list)
     events: list[tuple[float, Event]] = field(default_factory=list)
     sums: list[float] = field(default_factory=list)
-    marks: dict[str, float] = field(default_factory=dict)
 
 
 def run(
     node: Node, seconds: int, *, armed: bool = True, jobs: bool = True, kind: str = "tlimit", cooperates: bool = False,
-    **limits: Any,
+    every: int = 10, **limits: Any,
 ) -> Run:  # fmt: skip
-    """Let policy and node play against each other."""
+    """Let policy and node play against each other; a decision every `every` tenths of a second."""
     bounds = limits_from(limits_dict(kind, **limits))
     state = initial_state(bounds)
     out = Run(node)
     energy = list(node.energy)
-    for second in range(seconds):
-        for _ in range(10):
+    for _ in range(seconds * 10 // every):
+        for _ in range(every):
             node.step()
         now_s = BOOT_S + node.now_s
-        powers = [(node.energy[i] - energy[i]) for i in range(GPUS)]
+        powers = [(node.energy[i] - energy[i]) * 10 / every for i in range(GPUS)]
         energy = list(node.energy)
         out.sums.append(sum(powers))
         gpus: dict[str, Any] = {}
@@ -82,6 +81,4 @@ def run(
                     out.writes[i].append(node.now_s)
             if cooperates:
                 node.duty = setpoints.job.duty
-        if second + 1 == 300:
-            out.marks["steps_300"] = node.steps
     return out

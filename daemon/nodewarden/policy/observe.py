@@ -126,7 +126,7 @@ def look(
         if limits.hbm_max_op_c is not None and accept("threshold_c", limits.hbm_max_op_c):
             hbm_rel = hbm[0] - limits.hbm_max_op_c
         elif is_fresh(hbm[1], now_s):
-            seen.hbm_hot = hbm[0] > HBM_MAX_OP_C - 4
+            seen.hbm_hot = hbm[0] > HBM_MAX_OP_C - 2
     if hbm is not None and is_fresh(hbm[1], now_s):
         around_c = hbm[0]
     fresh_core = _update(state.core, core_rel, core, now_s, state.power_mean_w, around_c)

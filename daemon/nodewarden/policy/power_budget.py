@@ -40,17 +40,22 @@ def fill(budget_w: float, low_w: Sequence[float], high_w: Sequence[float], weigh
         return list(high_w)
     if sum(low_w) >= budget_w:
         return list(low_w)
-    below, above = 0.0, max(high / w for high, w in zip(high_w, weight, strict=True))
-    for _ in range(50):
-        level = 0.5 * (below + above)
-        total = 0.0
-        for low, high, w in zip(low_w, high_w, weight, strict=True):
-            total += min(max(level * w, low), high)
-        if total > budget_w:
-            above = level
-        else:
-            below = level
-    return [min(max(below * w, low), high) for low, high, w in zip(low_w, high_w, weight, strict=True)]
+    rows = list(zip(low_w, high_w, weight, strict=True))
+    # The sum grows with the level in straight pieces, with a bend where a share leaves its low or meets its high end.
+    bends = sorted({bound / w for low, high, w in rows for bound in (low, high)})
+    first, last = 0, len(bends) - 1
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if _sum_w(rows, bends[middle]) <= budget_w else (first, middle)
+    level = bends[first]
+    moving = sum(w for low, high, w in rows if low / w <= level < high / w)
+    if moving > 0:
+        level = min(bends[last], level + (budget_w - _sum_w(rows, level)) / moving)
+    return [min(max(level * w, low), high) for low, high, w in rows]
+
+
+def _sum_w(rows: list[tuple[float, float, float]], level: float) -> float:
+    return sum(min(max(level * w, low), high) for low, high, w in rows)
 
 
 def remember(history: tuple[tuple[float, float], ...], now_s: float, sum_w: float) -> tuple[tuple[float, float], ...]:
