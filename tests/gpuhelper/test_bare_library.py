@@ -83,3 +83,25 @@ def test_an_old_library_is_read_and_capped_by_the_functions_it_has(rig: Rig, tmp
         assert peer.restore()["GPU-bare"].outcome == "restored"
     assert program.stop() == 0
     assert rig.entries() == {}
+
+
+PICKY_FIELDS = r"""
+struct field { unsigned id, scope; long long at, latency; int type, result; union { double d; unsigned u; } value; };
+int nvmlDeviceGetFieldValues(H, int count, struct field *fields) {
+    for (int i = 0; i < count; i++) {
+        if (fields[i].id != 82) return 2;
+        fields[i].type = 1;
+        fields[i].result = 0;
+        fields[i].value.u = 61;
+    }
+    return 0;
+}
+"""
+
+
+def test_a_library_that_refuses_all_fields_for_the_sake_of_one_is_asked_for_each(rig: Rig, tmp_path: Path) -> None:
+    rig.start(env=built(tmp_path, BARE + PICKY_FIELDS))
+    fast = rig.agent().fast("GPU-bare")["GPU-bare"]
+    assert isinstance(fast, wire.FastReply)
+    assert fast.values["hbm_c"].value == 61
+    assert fast.values["power_instant_w"].reason == "not_supported"

@@ -46,6 +46,11 @@ def _error(code: int, what: str) -> DeviceError:
     return DeviceError(f"{what}: {reason.replace('_', ' ')} (NVML {code})", reason)
 
 
+def _unknown_field(error: DeviceError, what: str) -> DeviceError:
+    """An id that the driver finds invalid is one that it does not know yet."""
+    return NotSupportedError(f"{what}: not known") if error.reason == REASONS[INVALID_ARGUMENT_CODE] else error
+
+
 class NvmlCalls:
     """pynvml, with our errors. One per process and open library."""
 
@@ -77,6 +82,10 @@ class NvmlCalls:
         except (AttributeError, TypeError, ValueError, ctypes.ArgumentError) as error:
             raise DeviceError(f"{name}: unexpected answer: {error}") from error
 
+    def lacks(self, name: str, arguments: int) -> bool:
+        """Whether this call is known not to be in the library."""
+        return (name, arguments) in self._absent
+
     def first(self, handle: Any, *names_and_args: tuple[Any, ...]) -> Any:
         """The first of several spellings that this library has; the error of the last one where none has."""
         for position, (name, *args) in enumerate(names_and_args):
@@ -89,19 +98,23 @@ class NvmlCalls:
 
     def fields(self, handle: Any, ids: Sequence[int | tuple[int, int]]) -> list[float | DeviceError]:
         """Several fields in one driver call; each has its own result."""
+        name = "nvmlDeviceGetFieldValues"
         try:
-            raw = self.call("nvmlDeviceGetFieldValues", handle, ids)
+            raw = self.call(name, handle, ids)
         except DeviceLostError:
             raise
         except DeviceError as error:
-            return [error] * len(ids)
+            if len(ids) > 1 and error.reason in {"not_supported", "invalid_argument"} and not self.lacks(name, 2):
+                # A library may refuse all for the sake of one that it does not know.
+                return [result for wanted in ids for result in self.fields(handle, (wanted,))]
+            return [_unknown_field(error, f"fields {list(ids)}")] * len(ids)
         results: list[float | DeviceError] = []
         for wanted, item in zip(ids, raw, strict=True):
             if item.nvmlReturn:
                 failure = _error(item.nvmlReturn, f"field {wanted}")
                 if isinstance(failure, DeviceLostError):
                     raise failure
-                results.append(failure)
+                results.append(_unknown_field(failure, f"field {wanted}"))
             elif item.valueType < len(_UNION):
                 results.append(getattr(item.value, _UNION[item.valueType]))
             else:
