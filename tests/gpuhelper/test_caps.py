@@ -138,16 +138,23 @@ def test_a_refused_write_is_told_at_once_and_not_tried_again(rig: Rig) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="dropping a capability needs it first")
-def test_a_missing_capability_is_known_before_the_first_write(rig: Rig) -> None:
-    """F30: probed at the start, without changing anything."""
+@pytest.mark.parametrize("right", ["capability", "allowed"])
+def test_rights_are_known_before_the_first_cap(rig: Rig, right: str) -> None:
+    """F30: probed at the start, without changing anything; what the library says counts."""
+    rig.standin.write_right = right
+    rig.standin.gpus[0].limit_w = 500
     program = rig.start(ready=False)
     program.stop()
     words = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", *program.command]
     with Program(words, env={**rig.standin.env(), "NOTIFY_SOCKET": None}) as limited:
         rig.wait_ready(limited)
-        gpus = rig.agent().adopt().gpus
-        assert {(gpu.can_write, gpu.write_reason) for gpu in gpus} == {(False, "no_permission")}
-        assert rig.standin.writes() == []
+        peer = rig.peer()
+        gpus = peer.adopt().gpus
+        expected = (False, "no_permission") if right == "capability" else (True, None)
+        assert {(gpu.can_write, gpu.write_reason) for gpu in gpus} == {expected}
+        assert rig.standin.limits_w == [500] + [700] * 7
+        assert rig.entries() == {}
+        assert isinstance(peer.set_cap(rig.uuids[0], 300), wire.CapReply) == (right == "allowed")
 
 
 def test_one_failed_restore_does_not_block_the_others_and_is_tried_again(rig: Rig) -> None:

@@ -92,7 +92,9 @@ class Helper:
             )
         self._adoption.recall()
         self._driver.start()
-        self._driver.first_look.wait(first_look_s)
+        if self._driver.first_look.wait(first_look_s):
+            for worker in self._gpus.workers.values():
+                worker.probed.wait(first_look_s / 4)
 
     def listen(self, path: Path, uids: frozenset[int]) -> int:
         """Open gpu.sock; returns an exit status, 0 when it is open."""

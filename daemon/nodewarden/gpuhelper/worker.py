@@ -83,6 +83,8 @@ class GpuWorker:
         self._waiters_lock = threading.Lock()
         self._lock_problem: str | None = None
         self._probe: str | None = None
+        self.probed = threading.Event()
+        self.probed.set()
         self._denied_until_s = 0.0
         self.next_restore_s = 0.0
         self.restore_delay_s = 0.0
@@ -168,6 +170,32 @@ class GpuWorker:
         self._device, self._dropped = device, None
         self._denied_until_s = 0.0
         self.check()
+        if self._probe is not None and self._lock.held and self._shared.book.get(self.uuid) is None:
+            self._make_sure_of_no_permission()
+
+    def _make_sure_of_no_permission(self) -> None:
+        """Rights that seem to be missing: ask for the limit that is in force, which changes nothing either way.
+
+        The driver refuses that before it looks at the value; a library that decides otherwise is believed.
+        """
+
+        def ask(device: GpuDevice) -> None:
+            device.set_cap_w(device.get_cap_w())
+            self._probe = None
+
+        def job() -> None:
+            try:
+                with self._shared.gate.call():
+                    if self._device is not None:
+                        ask(self._device)
+            except DeviceError as error:
+                log.warning("control_unavailable uuid=%s reason=%r", self.uuid, str(error))
+            finally:
+                self.probed.set()
+
+        self.probed.clear()
+        if not self._writer.submit(job):
+            self.probed.set()
 
     def lost(self, why: str) -> None:
         """The GPU does not answer any more."""
@@ -269,7 +297,9 @@ class GpuWorker:
         def act(device: GpuDevice) -> wire.CapReply:
             if self._shared.stopping.is_set() or self._shared.clock.now_s() - asked_at_s > MAX_REQUEST_AGE_S:
                 raise HelperError("dropped: it waited too long behind a hung call, or the helper is stopping", "busy")
-            return self._cap.set_cap(device, request, owner_uid)
+            reply = self._cap.set_cap(device, request, owner_uid)
+            self._probe = None  # whatever we thought of our rights
+            return reply
 
         def job() -> None:
             try:
