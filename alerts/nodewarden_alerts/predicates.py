@@ -65,7 +65,7 @@ def _known(since_s: float | None, now_s: float) -> float | None:
 def driver_missing(facts: Facts, now_s: float) -> Iterator[Finding]:
     """The helper found no usable driver although GPUs are expected."""
     helper = facts.snapshot.helper
-    if facts.expected_gpus > 0 and helper.state == "ok" and helper.driver not in {"ok", "unknown"}:
+    if facts.expected_gpus > 0 and helper.state == "ok" and helper.driver not in {"ok", "unknown", "unresponsive"}:
         reason = helper.driver.replace("_", " ")
         yield Finding(
             what=f"no GPU driver ({reason}), {facts.expected_gpus} GPUs expected",
@@ -84,6 +84,12 @@ def driver_unresponsive(facts: Facts, now_s: float) -> Iterator[Finding]:
             since_s=_known(helper.since_s, now_s),
         )
         return
+    if helper.state == "ok" and helper.driver == "unresponsive":
+        yield Finding(
+            what="GPU driver does not answer: looking for GPUs hangs",
+            done="caps are held, the job may be throttled",
+            since_s=_known(helper.driver_since_s, now_s),
+        )
     for uuid, gpu in facts.snapshot.gpus.items():
         if gpu.health == "unresponsive":
             yield Finding(

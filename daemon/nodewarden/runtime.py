@@ -163,8 +163,13 @@ class Agent:
             group.create_task(every(self._clock, self._progress["gpu"], self._gpus.read_fast), name="gpu")
             group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
             group.create_task(self._control.run(), name="control")
+            group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
             group.create_task(self._pdus.run(), name="pdus")
             group.create_task(self._watchdog(), name="watchdog")
+
+    async def _heartbeat(self) -> None:
+        """Be heard by the helper every second, however rarely GPUs are read."""
+        await self._link.keep()
 
     async def _first_sweep(self, *, helper_expected: bool) -> None:
         """Read the GPUs once. A helper that is starting, or serves an agent that has just gone, gets a moment.

@@ -5,7 +5,7 @@ import pytest
 from support.nspawn import Container
 from support.real import REPOSITORY
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("containers")]
+pytestmark = [pytest.mark.real, pytest.mark.container]
 
 CONFIG = "/etc/nodewarden/nodewarden.toml"
 

@@ -6,7 +6,7 @@ from standin.standin import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH
 from support.service_node import AGENT, DEFAULT_CONFIG, HELPER, ServiceNode
 from support.wait import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("containers"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(180)]
 
 EXPECTING = DEFAULT_CONFIG.replace("[limits]", "expected_gpus = 2\n[limits]")
 
@@ -38,16 +38,35 @@ def test_both_services_are_ready_without_any_gpu_and_pick_the_driver_up_when_it_
     assert node.restarts(AGENT) == node.restarts(HELPER) == 0
 
 
+def test_neither_a_slow_nor_a_hung_driver_delays_the_start(node):
+    for fault in ({"latency_s": 60}, {"hang": True}):
+        node.run(f"systemctl stop {AGENT} {HELPER}")
+        node.standin.fault("*", **fault)
+        node.run(f"systemctl start {AGENT}", timeout_s=30)
+        assert {node.state(AGENT), node.state(HELPER)} == {"active"}
+        problem = node.wait_problem("driver_unresponsive")
+        assert problem["severity"] == "critical"
+        wait_for(lambda: node.uptime_s(AGENT) > 8, 20, "some seconds without anything to read")
+        node.standin.clear()
+        node.wait_status(
+            lambda status: [gpu["state"] for gpu in status["gpus"]] == ["ok", "ok"], "both GPUs", timeout_s=60
+        )
+    assert "agent_silent" not in node.container.journal(HELPER)
+    assert node.restarts(AGENT) == node.restarts(HELPER) == 0
+
+
 def test_an_occupied_port_is_reported_and_taken_over_when_it_is_free(node):
     node.wait_problem("http_unavailable")
     node.run("kill $(cat /tmp/http.pid)")
     node.wait_status(
         lambda status: "http_unavailable" not in {p["code"] for p in status["problems"]}, "the port", timeout_s=30
     )
-    page = node.run(
-        "python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:10048/metrics').read().decode())\""
-    ).stdout
-    assert "nodewarden_gpu_junction_celsius" in page
+    fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:10048/metrics').read().decode())"
+
+    def scrape() -> str:
+        return node.run(f'python3 -c "{fetch}"').stdout
+
+    wait_for(lambda: "nodewarden_gpu_junction_celsius{" in scrape(), 10, "device metrics on the page")
     assert node.restarts(AGENT) == 0
 
 

@@ -9,7 +9,7 @@ from standin.standin import Standin
 from support.service_node import AGENT, CONFIG, DEFAULT_CONFIG, HELPER, ServiceNode
 from support.wait import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("containers"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(180)]
 
 GPUS = 3
 FULL_W, MANUAL_W, FAILSAFE_W = 700.0, 550.0, 350.0
@@ -89,7 +89,7 @@ def raises_of(node: ServiceNode, since_s: float) -> list[float]:
 
 def logged(node: ServiceNode, event: str) -> list[dict]:
     """What the agent told journald of one event, oldest first."""
-    lines = node.run(f"journalctl -q --no-pager -o json NODEWARDEN_EVENT={event}").stdout.splitlines()
+    lines = node.run(f"journalctl -q --no-pager -o json -u {AGENT} NODEWARDEN_EVENT={event}").stdout.splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -293,6 +293,53 @@ def test_a_helper_stuck_in_the_kernel_is_left_alone_and_its_successor_waits_for_
     wait_for(lambda: node.process_state(stuck) == "", 20, "the stuck helper to end")
     node.wait_status(lambda status: all(gpu["state"] == "ok" for gpu in status["gpus"]), "all GPUs", timeout_s=30)
     assert node.main_pid(HELPER) == successor
+
+
+def test_the_helper_ends_quickly_and_cleanly_whenever_it_is_told_to(node):
+    for moment_s in (0.0, 0.13, 0.31, 0.47, 0.62, 0.78, 0.91, 1.05):
+        cap_by_hand(node)
+        until_s = now_s() + moment_s  # somewhere else in the second between two readings each time
+        wait_for(lambda until_s=until_s: now_s() >= until_s, 5, "the moment")
+        began_s = now_s()
+        node.run(f"systemctl restart {HELPER}")
+        assert now_s() - began_s < 5
+        node.wait_limit(0, FULL_W)
+        wait_for(
+            lambda: "agent pid" in node.container.show(HELPER, "StatusText")["StatusText"], 10, "the agent to come back"
+        )
+    shown = node.container.show(HELPER, "Result", "NRestarts")
+    assert shown == {"Result": "success", "NRestarts": "0"}
+
+
+def test_an_agent_started_by_hand_beside_the_services_only_reads(node):
+    cap_by_hand(node)
+    node.run("mkdir -p /tmp/hand/run /tmp/hand/state")
+    node.container.write("/tmp/hand/config.toml", DEFAULT_CONFIG.replace("10048", "10049"))
+    command = "/opt/nodewarden/venv/bin/nodewarden --config /tmp/hand/config.toml --helper spawn"
+    environment = "-E LD_LIBRARY_PATH=/standin/lib -E NODEWARDEN_STANDIN_STATE=/standin/state/nvml.state"
+    node.run(
+        f"systemd-run -q --unit=hand --service-type=exec -p KillMode=process {environment} "
+        f"{command} --runtime-dir /tmp/hand/run --state-dir /tmp/hand/state"
+    )
+    try:
+
+        def refused() -> bool:
+            child = node.run("nodectl --runtime-dir /tmp/hand/run status --json", check=False)
+            problems = json.loads(child.stdout)["problems"] if child.stdout else []
+            holder = f"pid {node.main_pid(HELPER)}"
+            return any(p["code"] == "control_unavailable" and holder in p["text"] for p in problems)
+
+        wait_for(refused, 30, "the agent by hand to name the pid that may write")
+        writes = len(node.standin.writes())
+        child = node.run("nodectl --runtime-dir /tmp/hand/run cap 1 400 --for 10m --reason test", check=False)
+        assert child.returncode != 0
+        assert len(node.standin.writes()) == writes
+        assert node.standin.limits_w == [MANUAL_W, FULL_W, FULL_W]
+    finally:
+        node.run("systemctl stop hand")
+    gone = "pgrep -f '[/]tmp/hand/run' || true"
+    wait_for(lambda: not node.run(gone).stdout, 10, "the helper by hand to end with its agent")
+    assert node.standin.gpus[0].limit_w == MANUAL_W
 
 
 def test_a_second_agent_ends_with_75_and_is_not_started_again(node):

@@ -100,7 +100,10 @@ class GpuSource:
                 old, index=identity.index, model=identity.model, pci_bus_id=identity.pci_bus_id
             )
         for uuid in gpus.keys() - self._link.identities.keys():
-            self._lose(uuid, "lost", "the driver no longer lists it")
+            if self._link.status.driver in {"starting", "unresponsive"}:  # a new helper that could not look yet
+                self._set_health(uuid, "unresponsive", "the helper could not look for it yet")
+            else:
+                self._lose(uuid, "lost", "the driver no longer lists it")
         return list(self._link.identities)
 
     def _record(self, uuid: str) -> SourceRecord:
