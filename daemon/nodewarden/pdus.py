@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nodewarden.sources.pdu.source import PduSource
 
 STALE_MIN_S = 15.0
+FIRST_READ_S = 4.0  # how long the start waits for slow devices; their loops wait longer
 
 
 class PduLoops:
@@ -60,9 +61,11 @@ class PduLoops:
         sources = {name: self._source(pdu) for name, pdu in self._configs.items()}
         if self._engine is not None:
             await self._engine.warm_up()  # its first request costs 0.2 s of CPU, paid before the loops have deadlines
-        await asyncio.gather(*(self._poll(name, source) for name, source in sources.items()))
+        first = {name: asyncio.create_task(self._poll(name, source)) for name, source in sources.items()}
+        if first:
+            await asyncio.wait(first.values(), timeout=self._clock.real_s(FIRST_READ_S))
         for name, source in sources.items():
-            self._start(name, source)
+            self._start(name, source, first[name])
         self._changed.clear()
 
     def reconfigure(self, config: Config) -> None:
@@ -122,7 +125,7 @@ class PduLoops:
             )
         return PduSource(pdu, self._engine, self._clock, self._sampling)
 
-    def _start(self, name: str, source: PduSource) -> None:
+    def _start(self, name: str, source: PduSource, first: asyncio.Task[None] | None = None) -> None:
         assert self._sampling is not None
         period_s = self._sampling.pdu_totals_s
         progress = self._new_progress(f"pdu/{name}", period_s)
