@@ -135,9 +135,13 @@ class PduLoops:
             await self._poll(name, source)
 
         offset_s = spread_offset_s(self._node_name, name, period_s)
-        self._tasks[name] = asyncio.create_task(
-            every(self._clock, progress, tick, offset_s=offset_s), name=f"pdu {name}"
-        )
+
+        async def loop() -> None:
+            if first is not None:
+                await first  # a slow agent may still be at its first answer; passes do not overlap
+            await every(self._clock, progress, tick, offset_s=offset_s)
+
+        self._tasks[name] = asyncio.create_task(loop(), name=f"pdu {name}")
 
     async def _poll(self, name: str, source: PduSource) -> None:
         assert self._sampling is not None
