@@ -92,6 +92,7 @@ class AgentNode:
             )
         self._act("arm", "armed", who)
         self._set_armed(armed=True)
+        await self._link.keep()  # the helper's fail-safe counts from now on, not from the next sweep
 
     async def disarm(self, who: Who) -> None:
         """Lift automatic caps by the normal exit rules and start none. Persists."""

@@ -65,7 +65,8 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
             sys.executable,
             "-m",
             "nodewarden.sim.train_toy",
-            *("--checkpoints", checkpoints, "--steps", "1000000", "--step-s", "0.1", "--job", "toy-1"),
+            *("--checkpoints", checkpoints, "--steps", "1000000", "--step-s", "0.1", "--save-s", "4"),
+            *("--job", "toy-1"),
             *("--gpus", *(gpu.uuid for gpu in node.standin.gpus)),
         ],
         env=node.env(),
@@ -112,11 +113,13 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
 
     # It gets worse: the job is asked for a checkpoint while it can still finish ---------------------------------------
     before = len(lines(job))
-    heat.r_k_per_w[SICK] = 0.45
-    saved = wait_for(
-        lambda: [line for line in lines(job)[before:] if line["event"] == "saved" and line["asked"]], 60, "a save"
-    )
+    asked = node.agent.output.count("checkpoint_requested")
+    heat.r_k_per_w[SICK] = 1.0
+    wait_for(lambda: node.agent.output.count("checkpoint_requested") > asked, 60, "the job to be asked for a save")
     heat.r_k_per_w[SICK] = 0.05
+    saved = wait_for(
+        lambda: [line for line in lines(job)[before:] if line["event"] == "saved" and line["asked"]], 30, "a save"
+    )
     path = Path(saved[0]["path"])
     assert (path / "COMPLETE").exists()
     assert json.loads((path / "state.json").read_text())["step"] == saved[0]["step"]
@@ -129,6 +132,7 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
     # The ladder comes down one level a minute; the rest of its way is in the policy's own tests, in virtual time.
     wait_for(lambda: node.status()["ladder"] < 4, 150, "the ladder to come down")
     wait_for(lambda: node.status()["health"] == "ok", 10, "health to be ok again")
+    wait_for(lambda: max(prometheus.query("nodewarden_ladder_level").values()) < 4, 20, "prometheus to see that")
     assert node.standin.limits_w == [700, 700, 500, 700, 700, 700, 700, 700]
     assert job.running
 

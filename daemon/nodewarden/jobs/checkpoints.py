@@ -1,5 +1,6 @@
 """Asking jobs for checkpoints: who can, what they answer, and how each request ends."""
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -51,11 +52,11 @@ class CheckpointDesk:
         ids = []
         for job in self._registry.all():
             last = job.request
-            saved_s = job.last_checkpoint_at_s
-            if saved_s is not None and unless_saved_since_s is not None and saved_s >= unless_saved_since_s:
+            since_s = -math.inf if unless_saved_since_s is None else unless_saved_since_s
+            saved_s, ended_s = job.last_checkpoint_at_s, None if last is None else last.ended_at_s
+            if unless_saved_since_s is not None and saved_s is not None and saved_s >= since_s:
                 continue
-            failed_at_s = None if last is None or last.state == "persisted" else last.ended_at_s
-            if failed_at_s is not None and now_s - failed_at_s < ASK_AGAIN_S:
+            if ended_s is not None and ended_s >= since_s and now_s - ended_s < ASK_AGAIN_S:
                 continue
             try:
                 ids.append(self._ask(job, now_s, deadline_s, cause, then).id)

@@ -150,7 +150,7 @@ class JobServer:
 
         A job has one open request at most: while one is open, its id is returned. With job=None every job is asked that
         has saved nothing since `unless_saved_since_s`; one that cannot is passed over with an event, and is not asked
-        again for a minute after a request that did not end in a save. It is fine to call this once a second.
+        again for a minute after a request of the same time has ended. It is fine to call this once a second.
 
         Raises:
             RefusedError: the named job cannot do it; its code is "unknown_job", "lost", "no_agreement", "unsupported",
