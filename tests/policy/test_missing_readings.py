@@ -160,3 +160,24 @@ def test_clock_steps_neither_crash_nor_raise_a_cap_in_one_step() -> None:
         assert hand.cap().w == before_w, step_s
         hand.play(20, junction_c=65, power_w=300.0)
         assert before_w < hand.cap().w <= before_w + 160
+
+
+def test_a_temperature_that_does_not_follow_the_power_is_strange_but_no_danger() -> None:
+    """A manual cap takes 240 W off the board, and the sensor stays at 65 degC: no alarm, no checkpoint, no heat cap."""
+    hand = Hand()
+    hand.play(30)
+    for _ in range(60):
+        hand.play(power_w=400.0, cap_w=400.0)
+        assert hand.last is not None
+        assert hand.last.level <= 1
+        assert hand.cap().cause == Cause.NONE
+    assert "checkpoint_wanted" not in hand.events
+
+
+def test_lost_cooling_is_believed_within_seconds_once_the_temperature_rises() -> None:
+    hand = Hand()
+    hand.play(30)
+    for step in range(6):
+        hand.play(junction_c=65 + 3 * step)
+    assert hand.cap().cause == Cause.THERMAL
+    assert hand.cap().w < 500

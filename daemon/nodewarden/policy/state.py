@@ -29,6 +29,7 @@ class GpuState(msgspec.Struct):
     Attributes:
         command_w: the thermal law's own cap, before dead bands; the prior limit when heat demands nothing.
         sink_c, removed_w: the observer: temperature behind the die, and the heat that leaves the GPU.
+        fast_c, slow_c: the measured temperature, smoothed over 2 s and 12 s; their difference says whether it rises.
         duty: mean power over cap while the cap binds (the shape of the training step).
         out_w: the cap of the last decision. `adopted`: it started from a cap reading.
         stalled_s: how long nothing of this GPU has been fresh; blind_s: how long no temperature has been.
@@ -44,6 +45,8 @@ class GpuState(msgspec.Struct):
     junction_c: float = 0.0
     rise_c_per_s: float = 0.0
     error_c: float = 0.0
+    fast_c: float = 0.0
+    slow_c: float = 0.0
     smooth_w: float = 0.0
     die_w: float = 0.0
     calm_w: float | None = None

@@ -32,6 +32,10 @@ LONGEST_DWELL_S: Final = 300.0
 HOLD_W: Final = 20.0
 SPAN_W: Final = 50.0
 CALM_S: Final = 6.0
+FAST_S: Final = 2.0
+SLOW_S: Final = 12.0
+HEATING_C: Final = 0.7
+HEATING_NEAR_C: Final = 5.0
 APPROACH_S: Final = 8.0
 HURRY_S: Final = 5.0
 RISE_W_PER_S: Final = 8.0
@@ -61,6 +65,7 @@ def observe(gpu: GpuState, seen: Look, power_w: float, in_force_w: float) -> boo
         gpu.sink_c, gpu.removed_w = rel_c - DIE_K_PER_W * power_w, power_w
         gpu.seen_at_s, gpu.junction_c, gpu.rise_c_per_s = seen.taken_at_s, rel_c, 0.0
         gpu.smooth_w = gpu.die_w = power_w
+        gpu.fast_c = gpu.slow_c = rel_c
         return True
     dt_s = seen.taken_at_s - gpu.seen_at_s
     if dt_s <= 0:
@@ -80,6 +85,8 @@ def observe(gpu: GpuState, seen: Look, power_w: float, in_force_w: float) -> boo
             return False
         sink_c, error_c = rel_c - DIE_K_PER_W * power_w, 0.0
     gpu.strange = 0
+    gpu.fast_c += min(1.0, dt_s / FAST_S) * (rel_c - gpu.fast_c)
+    gpu.slow_c += min(1.0, dt_s / SLOW_S) * (rel_c - gpu.slow_c)
     # A burst up to the cap at the end of the second heats the die more than the second's mean says: no surprise.
     burst_c = BURST_SHARE * DIE_K_PER_W * max(0.0, in_force_w - power_w)
     told_c = max(0.0, error_c - burst_c) if error_c > 0 else error_c
@@ -201,7 +208,13 @@ def _move(
 
 
 def floor_time_s(gpu: GpuState, slowdown_c: float, floor_w: float) -> float | None:
-    """Seconds until the hardware slows down although the cap is at its floor; None when the floor is cool enough."""
+    """Seconds until the hardware slows down although the cap is at its floor; None when the floor is cool enough.
+
+    Lost cooling is only believed when the measured temperature rises too, or is near its limit: a board that does not
+    get cooler after its power fell is strange, but not in danger.
+    """
+    if gpu.fast_c - gpu.slow_c < HEATING_C and gpu.fast_c < -HEATING_NEAR_C:
+        return None
     rise = (floor_w * gpu.duty - gpu.removed_w) / SINK_J_PER_K
     if rise <= 0.05:
         return None
