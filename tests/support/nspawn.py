@@ -62,6 +62,8 @@ def _run(command: list[str | Path], **kwargs: object) -> str:
 def root_image() -> Path:
     """The root file system; the first call on a machine takes some 20 s and 290 MB."""
     require_root()
+    may_mount = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    require(subprocess.run(may_mount, capture_output=True, check=False).returncode == 0, "the right to mount")
     mmdebstrap = require_program("mmdebstrap")
     digest = hashlib.sha256(f"{SUITE} {PACKAGES}".encode()).hexdigest()[:12]
     target = cache_dir() / f"root-{SUITE}-{digest}"

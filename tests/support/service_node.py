@@ -16,6 +16,7 @@ from support.wait import wait_for
 HELPER, AGENT = "nodewarden-gpu.service", "nodewarden.service"
 CONFIG = "/etc/nodewarden/nodewarden.toml"
 DEAF = "/mnt/deaf"
+FUSE = Path("/dev/fuse")
 DEFAULT_CONFIG = """\
 [node]
 name = "gpu-node-07"
@@ -68,15 +69,15 @@ class ServiceNode:
         """Boots, installs from wheels, and starts both services unless start=False."""
         standin = Standin(state, kinds)
         standin.write_right = "capability"  # as the driver has it
-        require(Path("/dev/fuse").exists(), "/dev/fuse")
         binds = {
             wheel_folder: ("/wheels", "ro"),
             REPOSITORY / "scripts": ("/scripts", "ro"),
             standin.library_dir: ("/standin/lib", "ro"),
             state: ("/standin/state", "rw"),
             build_deaf_fs(): ("/deaf", "ro"),
-            Path("/dev/fuse"): ("/dev/fuse", "rw"),
         }
+        if FUSE.exists():
+            binds[FUSE] = (str(FUSE), "rw")
         with Container(binds) as container:
             container.run("/scripts/install --wheels /wheels --no-start")
             container.write(f"/etc/systemd/system/{HELPER}.d/standin.conf", STANDIN_DROP_IN)
@@ -166,6 +167,7 @@ class ServiceNode:
     @contextlib.contextmanager
     def deaf_file_system(self) -> Iterator[Path]:
         """A mounted file system that never answers; who hangs on it goes on when the block ends."""
+        require(FUSE.exists(), str(FUSE))
         self.run(f"mkdir -p {DEAF}")
         self.run(f"systemd-run -q --unit=deaf --service-type=exec /deaf/deaf-fs {DEAF}")
         wait_for(lambda: f" {DEAF} " in self.run("cat /proc/mounts").stdout, 10, "the deaf file system")

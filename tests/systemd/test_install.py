@@ -5,7 +5,7 @@ import pytest
 from support.nspawn import Container
 from support.real import REPOSITORY
 
-pytestmark = [pytest.mark.real, pytest.mark.container]
+pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(300)]
 
 CONFIG = "/etc/nodewarden/nodewarden.toml"
 

@@ -6,7 +6,7 @@ from standin.standin import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH
 from support.service_node import AGENT, DEFAULT_CONFIG, HELPER, ServiceNode
 from support.wait import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(300)]
 
 EXPECTING = DEFAULT_CONFIG.replace("[limits]", "expected_gpus = 2\n[limits]")
 

@@ -9,7 +9,7 @@ from standin.standin import Standin
 from support.service_node import AGENT, CONFIG, DEFAULT_CONFIG, HELPER, ServiceNode
 from support.wait import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(300)]
 
 GPUS = 3
 FULL_W, MANUAL_W, FAILSAFE_W = 700.0, 550.0, 350.0
