@@ -18,7 +18,7 @@ from nodewarden.api.view import LoopHealth, View
 from nodewarden.clock import Clock
 from nodewarden.config import Config, load_config
 from nodewarden.control import ControlLoop, NodeLimits
-from nodewarden.errors import AlreadyRunningError, ConfigError
+from nodewarden.errors import AlreadyRunningError, ConfigError, RefusedError
 from nodewarden.gpuhelper.client import HelperClient
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
@@ -327,7 +327,10 @@ class Agent:
         return {name: loop.progress_s for name, loop in self._loops().items() if loop.is_stalled(now_s)}
 
     def _status_line(self) -> str:
-        view = self.node.view()
+        try:
+            view = self.node.view()
+        except RefusedError:
+            return "starting"
         mode = "armed" if view.armed else "disarmed"
         return f"{view.health}, {mode}, {len(view.snapshot.gpus)} GPUs, ladder level {int(view.setpoints.level)}"
 

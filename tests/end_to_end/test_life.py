@@ -168,6 +168,17 @@ def test_a_failed_reload_keeps_the_old_configuration_and_the_caps(node: TestNode
     wait_for(lambda: sum(node.standin.limits_w) <= 1210, 30, "the new budget to be held")
 
 
+def test_a_reload_before_the_first_turn_is_no_error(node: TestNode) -> None:
+    for _ in range(3):
+        agent = node.start_agent(ready=False)
+        wait_for((node.runtime / "control" / "control.sock").exists, 15, "the control socket")
+        for _ in range(5):
+            agent.signal(signal.SIGHUP)
+        agent.wait_for_output("ready gpus=4", 20)
+        assert "Traceback" not in agent.output
+        assert agent.stop(10) == 0
+
+
 def test_an_occupied_http_port_is_reported_and_taken_when_free(node: TestNode) -> None:
     """F57: not a reason to end."""
     with socket.socket() as squatter:
