@@ -1,8 +1,12 @@
 """What must not be passed: the boards' own limits, the node's budget, manual caps."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+DEGREES_FROM_C: Final = 20.0
+"""A threshold above this is a temperature in degC, one below it an offset to a signed margin."""
+_USUAL_SLOWDOWN_ABOVE_C: Final = 2.0
 
 
 class GpuLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,7 +16,7 @@ class GpuLimits(msgspec.Struct, frozen=True, kw_only=True):
         min_w, max_w: range in which the board accepts a power cap.
         prior_w: the limit that was in force before we touched it; we never raise above it.
         kind: "tlimit": the board's signed margin is the truth (0 = max-operating), thresholds may be given as offsets
-            to it (0, -2, -8) or in degC, only their distance to `max_op_c` counts; "absolute": thresholds in degC.
+            to it (0, -2, -8) or in degC, each on its own; "absolute": thresholds in degC.
         hbm_max_op_c: HBM's max-operating in degC, None when unknown.
     """
 
@@ -28,6 +32,11 @@ class GpuLimits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slowdown_above_max_op_c(self) -> float:
         """How far above max-operating the hardware slows down, positive."""
+        if self.kind == "tlimit":
+            if self.slowdown_c <= DEGREES_FROM_C < self.max_op_c:
+                return abs(self.slowdown_c)  # an offset, beside a max-operating in degC
+            if self.max_op_c <= DEGREES_FROM_C < self.slowdown_c:
+                return _USUAL_SLOWDOWN_ABOVE_C  # in degC, and nobody says how many max-operating are
         return abs(self.slowdown_c - self.max_op_c)
 
 

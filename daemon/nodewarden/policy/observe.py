@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from nodewarden.model.limits import GpuLimits
+from nodewarden.model.limits import DEGREES_FROM_C, GpuLimits
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.snapshot import GpuSnapshot, Number
 from nodewarden.policy.plausibility import accept
@@ -17,7 +17,6 @@ BARRING_BITS: Final = HOT_BITS | {"hw_power_brake"}
 _FROZEN_S: Final = 60.0
 _FROZEN_POWER_W: Final = 100.0
 _FROZEN_AROUND_C: Final = 4.0
-_DEGREES_FROM_C: Final = 20.0  # a max-operating above this is in degC, below it is the offset of a signed margin
 
 
 class Look:
@@ -74,7 +73,7 @@ def _believed(field: str, quantity: Number, max_w: float, rejected: list[str]) -
 
 def max_op_c(limits: GpuLimits, state: GpuState | None = None) -> float | None:
     """Max-operating in degC, None where the board only speaks of margins and none was learnt."""
-    if limits.max_op_c > _DEGREES_FROM_C and accept("threshold_c", limits.max_op_c):
+    if limits.max_op_c > DEGREES_FROM_C and accept("threshold_c", limits.max_op_c):
         return limits.max_op_c
     if limits.kind == "absolute":
         return 85.0  # the threshold reads as a marker: the lowest of the known boards

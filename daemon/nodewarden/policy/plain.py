@@ -5,7 +5,8 @@ The shapes are fixed: limits are
 node_power_w, outlets: {name: limit_w}, manual: {uuid: {w, expires_s}}, failsafe_w}`; a snapshot is
 `{gpus: {uuid: {junction_c, hbm_c, margin_c, power_w, cap_w, utilisation, slow}}, outlets: {name: power_w},
 jobs: [{id, gpus, step, steps_per_s, ckpt_s}]}`, where each reading is `{v, t_s}`, `{absent: true}` or
-`{failed: reason, t_s}`. A quantity that is not there is `Absent`.
+`{failed: reason, t_s}`. A quantity that is not there is `Absent`; keys beside these are ignored, so that a record of
+more than the policy knows can be played to it.
 """
 
 from collections.abc import Mapping
@@ -61,16 +62,8 @@ def _required(table: Mapping[str, Any], name: str, key: str) -> float:
     return _number(table[name], f"{key}.{name}")
 
 
-def _no_others(table: Mapping[str, Any], allowed: tuple[str, ...], key: str) -> None:
-    for name in table:
-        if name not in allowed:
-            raise ValueError(f"{key}.{name}: not known here; allowed: {', '.join(allowed)}")
-
-
 def _gpu_limits(value: object, key: str) -> GpuLimits:
     table = _mapping(value, key)
-    names = ("min_w", "max_w", "prior_w", "kind", "max_op_c", "slowdown_c", "shutdown_c", "hbm_max_op_c")
-    _no_others(table, names, key)
     kind = table.get("kind", "absolute")
     if kind not in _KINDS:
         raise ValueError(f"{key}.kind: expected one of {', '.join(_KINDS)}, got {kind!r}")
@@ -78,8 +71,6 @@ def _gpu_limits(value: object, key: str) -> GpuLimits:
     max_op_c, slowdown_c, shutdown_c = (0.0, -2.0, -8.0) if kind == "tlimit" else (85.0, 89.0, 92.0)
     if table.get("max_op_c") is not None:
         max_op_c = _number(table["max_op_c"], f"{key}.max_op_c")
-        if kind == "tlimit":
-            slowdown_c, shutdown_c = max_op_c + 2, max_op_c + 8
     max_w = _required(table, "max_w", key)
     slowdown = _optional(table, "slowdown_c", key, slowdown_c)
     shutdown = _optional(table, "shutdown_c", key, shutdown_c)
@@ -103,10 +94,9 @@ def limits_from(plain: Mapping[str, Any]) -> Limits:
     """Limits from plain data.
 
     Raises:
-        ValueError: a key is missing, unknown or of the wrong type; the message names it.
+        ValueError: a key is missing or of the wrong type; the message names it.
     """
     table = _mapping(plain, "limits")
-    _no_others(table, ("gpus", "target_margin_c", "node_power_w", "outlets", "manual", "failsafe_w"), "limits")
     gpus = {
         uuid: _gpu_limits(value, f"limits.gpus.{uuid}")
         for uuid, value in _mapping(table.get("gpus") or {}, "limits.gpus").items()
@@ -119,7 +109,6 @@ def limits_from(plain: Mapping[str, Any]) -> Limits:
     for uuid, value in _mapping(table.get("manual") or {}, "limits.manual").items():
         key = f"limits.manual.{uuid}"
         entry = _mapping(value, key)
-        _no_others(entry, ("w", "expires_s", "cause"), key)
         cause = entry.get("cause", "manual")
         if cause not in {"manual", "lease"}:
             raise ValueError(f"{key}.cause: expected manual or lease, got {cause!r}")
@@ -142,15 +131,13 @@ def _quantity(value: object, key: str) -> Any:
     if value is None:
         return Absent()
     table = _mapping(value, key)
-    _no_others(table, ("v", "t_s", "absent", "failed"), key)
     if table.get("absent"):
         return Absent()
-    time_s = _required(table, "t_s", key) if ("v" in table or "failed" in table) else 0.0
     if "failed" in table:
-        return Failed(str(table["failed"]), time_s)
+        return Failed(str(table["failed"]), _optional(table, "t_s", key, 0.0) or 0.0)
     if "v" not in table:
         raise ValueError(f"{key}: expected v and t_s, or absent, or failed and t_s; got {dict(table)!r}")
-    return Reading(table["v"], time_s)
+    return Reading(table["v"], _required(table, "t_s", key))
 
 
 def _number_quantity(value: object, key: str) -> Number:
@@ -171,7 +158,6 @@ def _words(value: object, key: str) -> Words:
 
 def _gpu_snapshot(uuid: str, value: object, key: str) -> GpuSnapshot:
     table = _mapping(value, key)
-    _no_others(table, (*_NUMBERS, "slow", *_GPU_WORDS), key)
     fields: dict[str, Any] = {name: _number_quantity(table.get(name), f"{key}.{name}") for name in _NUMBERS}
     fields.update({name: table[name] for name in _GPU_WORDS if name in table})
     return GpuSnapshot(uuid=uuid, slow=_words(table.get("slow"), f"{key}.slow"), **fields)
@@ -180,10 +166,15 @@ def _gpu_snapshot(uuid: str, value: object, key: str) -> GpuSnapshot:
 def _job(value: object, key: str) -> JobSnapshot:
     table = _mapping(value, key)
     optional = ("step", "steps_per_s", "ckpt_s", "duty", "state", "last_checkpoint_at_s")
-    _no_others(table, ("id", "gpus", *optional), key)
     if "id" not in table:
         raise ValueError(f"{key}.id: missing, expected the job's id")
-    fields = {name: table[name] for name in optional if table.get(name) is not None}
+    fields = {}
+    for name in optional:
+        value = table.get(name)
+        if isinstance(value, Mapping):  # said with its time, as readings are
+            value = value.get("v")
+        if value is not None:
+            fields[name] = value
     return JobSnapshot(id=str(table["id"]), gpus=tuple(table.get("gpus") or ()), **fields)
 
 
@@ -191,10 +182,9 @@ def snapshot_from(plain: Mapping[str, Any]) -> NodeSnapshot:
     """A snapshot from plain data; a quantity that is not given is `Absent`.
 
     Raises:
-        ValueError: a key is unknown or of the wrong shape; the message names it.
+        ValueError: a key is of the wrong shape; the message names it.
     """
     table = _mapping(plain, "snapshot")
-    _no_others(table, ("gpus", "outlets", "jobs", "taken_at_s"), "snapshot")
     gpus = _mapping(table.get("gpus") or {}, "snapshot.gpus")
     outlets = _mapping(table.get("outlets") or {}, "snapshot.outlets")
     taken_at_s = _optional(table, "taken_at_s", "snapshot", 0.0)
