@@ -7,6 +7,7 @@ import time
 
 from gpuhelper.rig import Peer, Rig, eventually
 from nodewarden.gpuhelper import wire
+from standin.standin import GPU_IS_LOST
 from support.wait import wait_for
 
 
@@ -62,6 +63,24 @@ def test_a_call_that_never_returns_costs_one_thread_and_not_the_stop(rig: Rig) -
     assert program.wait_exit() == 0
     assert time.monotonic() - began_s < 5
     assert rig.standin.limits_w == [700] * 8
+
+
+def test_a_lost_gpu_beside_a_hung_one_costs_the_others_nothing(rig: Rig) -> None:
+    """F02, F04: to look for a lost GPU the library must be opened again, which must wait for the hung call alone."""
+    program = rig.start()
+    peer = rig.agent()
+    rig.standin.fault("nvmlDeviceGetTemperature*", gpu=5, hang=True)
+    peer.send(wire.ReadFast(id=peer.next_id(), uuids=[rig.uuids[5]]))
+    wait_for(lambda: peer.adopt().gpus[5].state == "unresponsive", 5, "the verdict on the hung GPU")
+    rig.standin.gpus[3].lost = GPU_IS_LOST
+    assert isinstance(peer.fast(rig.uuids[3])[rig.uuids[3]], wire.ErrorReply)
+    others = [uuid for number, uuid in enumerate(rig.uuids) if number not in {3, 5}]
+
+    def put_off() -> bool:
+        answers_within_a_second(peer, others)
+        return program.output.count("reopen_put_off") >= 2
+
+    wait_for(put_off, 30, "two attempts to open the library again")
 
 
 def test_a_hung_writer_does_not_hold_up_the_stop_and_is_listed_as_pending(rig: Rig) -> None:

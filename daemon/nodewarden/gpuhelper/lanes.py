@@ -4,8 +4,10 @@ A lane runs jobs one after another on a thread of its own; a job that hangs cost
 calls in flight, because the library may be closed and opened again only while there are none.
 """
 
+import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ log = logging.getLogger("nodewarden.gpu")
 MAX_JOBS = 16
 GATE_WAIT_S = 2.0
 """How long a call waits while the library is being opened again, in real seconds."""
+HANGING_S = 1.0
+"""A call in flight for longer, in real seconds, is not waited for: the calls of other GPUs would wait with us."""
 
 
 class Lane:
@@ -80,7 +84,8 @@ class Gate:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._in_flight = 0
+        self._numbers = itertools.count()
+        self._in_flight: dict[int, float] = {}  # since when, CLOCK_MONOTONIC
         self._closed = False
 
     @contextmanager
@@ -89,19 +94,25 @@ class Gate:
         with self._changed:
             if self._closed and not self._changed.wait_for(lambda: not self._closed, GATE_WAIT_S):
                 raise DeviceError("the library is being opened again", "driver_not_loaded")
-            self._in_flight += 1
+            number = next(self._numbers)
+            self._in_flight[number] = time.monotonic()
         try:
             yield
         finally:
             with self._changed:
-                self._in_flight -= 1
+                del self._in_flight[number]
                 self._changed.notify_all()
 
     def close(self, timeout_s: float) -> bool:
-        """Let no new call in and wait until none is in flight; False, and open again, when that takes too long."""
+        """Let no new call in and wait until none is in flight; False, and open again, when that takes too long.
+
+        False at once while a call hangs.
+        """
         with self._changed:
+            if any(time.monotonic() - since_s > HANGING_S for since_s in self._in_flight.values()):
+                return False
             self._closed = True
-            if self._changed.wait_for(lambda: self._in_flight == 0, timeout_s):
+            if self._changed.wait_for(lambda: not self._in_flight, timeout_s):
                 return True
             self._closed = False
             self._changed.notify_all()
