@@ -1,5 +1,6 @@
 """Where each condition holds: one function per row of the table in `conditions.py`. Pure: facts in, findings out."""
 
+import math
 from collections.abc import Iterator
 
 from nodewarden.gpuhelper.wire import LedgerEntry
@@ -27,8 +28,14 @@ CAUSE_WORDS = {
 
 
 def _capped(facts: Facts) -> Iterator[tuple[LedgerEntry, str]]:
-    for entry in facts.ledger:
-        yield entry, name_of(facts.snapshot.gpus.get(entry.uuid), entry.uuid)
+    gpus = facts.snapshot.gpus
+    for entry in sorted(facts.ledger, key=lambda entry: (_index(gpus.get(entry.uuid)), entry.uuid)):
+        yield entry, name_of(gpus.get(entry.uuid), entry.uuid)
+
+
+def _index(gpu: GpuSnapshot | None) -> float:
+    """For the order that people know; those without an index last."""
+    return gpu.index if gpu is not None and gpu.index is not None else math.inf
 
 
 def _why(facts: Facts, entry: LedgerEntry) -> str:

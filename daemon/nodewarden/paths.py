@@ -1,5 +1,6 @@
 """Where things lie on the machine: fixed names, and the environment variables that move them."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,6 +21,19 @@ def runtime_dir() -> Path:
 def state_dir() -> Path:
     """What survives a reboot: the journal, the armed state."""
     return Path(os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR)
+
+
+def state_link(runtime: Path) -> Path:
+    """A link that the agent sets to its state directory, so that others find it when the agent is gone."""
+    return runtime / "control" / "state"
+
+
+def state_dir_of(runtime: Path) -> Path:
+    """State directory of the agent that uses this runtime directory: from the environment, else as the agent said."""
+    if not os.environ.get(STATE_DIR_VARIABLE):
+        with contextlib.suppress(OSError):
+            return state_link(runtime).readlink()
+    return state_dir()
 
 
 def config_path() -> Path:

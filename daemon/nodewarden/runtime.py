@@ -60,6 +60,7 @@ class Agent:
     def __init__(self, config: Config, config_path: Path, runtime_dir: Path, state: StateFile, clock: Clock) -> None:
         self._config = config
         self._config_path = config_path
+        self._runtime_dir = runtime_dir
         self._state = state
         self._clock = clock
         self._started_s = clock.now_s()
@@ -133,7 +134,19 @@ class Agent:
     async def open_sockets(self) -> None:
         """Bind the Unix sockets; raises where something else is in their place."""
         await self._control_server.start()
+        self._link_state_dir()
         await self._jobs.start()
+
+    def _link_state_dir(self) -> None:
+        """Say where the state is; `nodectl` must find it without an agent. The control socket's lock makes it ours."""
+        link = paths.state_link(self._runtime_dir)
+        new = link.with_suffix(".new")
+        try:
+            new.unlink(missing_ok=True)
+            new.symlink_to(self._state.folder.absolute())
+            new.rename(link)
+        except OSError as error:
+            log.warning("state_link_not_set", path=str(link), reason=str(error))
 
     async def wait_out_start_delay(self, stop: asyncio.Event) -> None:
         """After quick failures in a row, wait before devices are opened; the service's start time-out is extended."""

@@ -1,6 +1,7 @@
 """The life of the agent and its helper: start, restart, kill -9, freeze, second instance, and what happens to caps."""
 
 import itertools
+import json
 import os
 import signal
 import socket
@@ -88,6 +89,20 @@ def test_kill_minus_nine_of_the_helper_loses_no_cap(node: TestNode) -> None:
     wait_for(lambda: "helper_missing" not in node.codes(), 10, "the new helper to be adopted")
     shown = node.call("status")["gpus"][3]
     assert (shown["cap_w"], shown["cap"]["cause"], shown["cap"]["prior_w"]) == (420, "manual", 700)
+
+
+def test_nodectl_finds_the_state_of_an_agent_that_is_gone(node: TestNode) -> None:
+    """The state directory was only given to the agent: the journal is read and the node disarmed all the same."""
+    node.extra_env["NODEWARDEN_STATE_DIR"] = ""
+    agent = node.start_agent("--state-dir", str(node.state))
+    node.nodectl("arm", "--reason", "limits reviewed")
+    agent.signal(signal.SIGKILL)
+    agent.wait_exit()
+    told = json.loads(node.nodectl("events", "--json", check=3).stdout)["events"]
+    assert "limits reviewed" in str(told)
+    node.nodectl("restore")
+    node.start_agent("--state-dir", str(node.state))
+    assert node.call("status")["armed"] is False
 
 
 def test_a_second_agent_ends_with_75_and_changes_nothing(node: TestNode) -> None:

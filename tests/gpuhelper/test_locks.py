@@ -15,6 +15,12 @@ from support.processes import Program
 from support.real import REPOSITORY, require
 
 
+def test_wrong_usage_is_64_which_the_service_is_not_restarted_for(rig: Rig) -> None:
+    status, output = rig.run("--no-such-option")
+    assert (status, "usage: nodewarden-gpu" in output) == (64, True)
+    assert rig.run("--force")[0] == 64
+
+
 def test_a_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
     first, second = gpu_lock(tmp_path / "locks", "GPU-1"), gpu_lock(tmp_path / "locks", "GPU-1")
     first.acquire()

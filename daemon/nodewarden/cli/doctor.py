@@ -36,7 +36,8 @@ def doctor(ctx: click.Context, as_json: bool, timeout_s: float) -> int:
         agent = ask(runtime, "agent", timeout_s=timeout_s)
     except CliError as failed:
         error = failed
-    machine = Machine(runtime=runtime, state=paths.state_dir(), config=paths.config_path(), agent=agent, error=error)
+    state = paths.state_dir_of(runtime)
+    machine = Machine(runtime=runtime, state=state, config=paths.config_path(), agent=agent, error=error)
     findings = run_checks(machine)
     states = {finding.state for finding in findings}
     code = CRITICAL if "problem" in states else DEGRADED if "warning" in states else OK

@@ -1,6 +1,7 @@
 """`nodectl events`: what happened and what was decided, from the agent, or from the journal file when there is none."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,7 +41,7 @@ def events(ctx: click.Context, since_s: float, limit: int, follow: bool, as_json
     except CliError as error:
         if error.code != NOT_RUNNING:
             raise
-        _show(_from_file(since_s, limit), as_json=as_json, follow=False)
+        _show(_from_file(runtime, since_s, limit), as_json=as_json, follow=False)
         say(f"nodectl: {error}; read from the journal file")
         return NOT_RUNNING
     _show(found, as_json=as_json, follow=follow)
@@ -77,11 +78,13 @@ def _show(found: list[dict[str, Any]], *, as_json: bool, follow: bool) -> None:
         emit("Nothing happened.")
 
 
-def _from_file(since_s: float, limit: int) -> list[dict[str, Any]]:
+def _from_file(runtime: Path, since_s: float, limit: int) -> list[dict[str, Any]]:
     from nodewarden.api.status import rfc3339  # noqa: PLC0415 -- only without an agent
     from nodewarden.journal import read_entries  # noqa: PLC0415
 
-    entries = read_entries(paths.journal_file(paths.state_dir()), since_wall_s=time.time() - since_s, limit=limit)
+    entries = read_entries(
+        paths.journal_file(paths.state_dir_of(runtime)), since_wall_s=time.time() - since_s, limit=limit
+    )
     return [
         {
             "id": number,

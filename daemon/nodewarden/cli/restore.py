@@ -74,7 +74,7 @@ def _without_agent(
     from nodewarden.errors import HelperError, HelperGoneError  # noqa: PLC0415 -- only without an agent
 
     if is_gone:
-        _disarm_on_disk()
+        _disarm_on_disk(runtime)
     try:
         return {"gpus": asyncio.run(_through_helper(runtime, gpu, force=force, timeout_s=timeout_s))}, "helper"
     except HelperGoneError as error:
@@ -141,9 +141,9 @@ def _on_its_own(runtime: Path, *, force: bool) -> list[dict[str, Any]]:
     return outcomes
 
 
-def _disarm_on_disk() -> None:
+def _disarm_on_disk(runtime: Path) -> None:
     """So that the next agent starts disarmed. Written in place: the file must stay the agent's."""
-    path = paths.state_dir() / "state.json"
+    path = paths.state_dir_of(runtime) / "state.json"
     try:
         with path.open("r+", encoding="utf-8") as file:
             state = json.load(file)

@@ -70,12 +70,12 @@ def boot_id() -> str:
 
 
 def read_ledger(path: Path) -> list[LedgerEntry]:
-    """Open entries of this boot, without the helper. Damage of any kind costs only the damaged rows."""
+    """Open entries of this boot by uuid, without the helper. Damage of any kind costs only the damaged rows."""
     boot = boot_id()
     records = _newest(_contents(path))
     return [
         record.entry
-        for key, (_, record_boot, record) in records.items()
+        for key, (_, record_boot, record) in sorted(records.items())
         if record.is_open and record_boot == boot and key != AGENT_KEY
     ]
 

@@ -50,6 +50,8 @@ class FileLock:
             # Only the owner may open it: whoever can open a file can also hold a lock on it.
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
+            if isinstance(error, PermissionError):  # the same words for every GPU: people read them together
+                raise LockFailedError(f"no right to lock GPUs in {self.path.parent}") from error
             raise LockFailedError(f"no lock {self.path}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

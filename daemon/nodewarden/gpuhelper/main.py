@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from nodewarden.clock import BootClock
 from nodewarden.devices.nvml import NvmlLibrary
@@ -15,8 +16,15 @@ from nodewarden.gpuhelper.server import serve
 DEFAULT_RUNTIME_DIR = Path("/run/nodewarden")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Usage errors end with 64, as for the other commands: the service is not restarted for them."""
+        self.print_usage(sys.stderr)
+        self.exit(os.EX_USAGE, f"{self.prog}: {message}\n")
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nodewarden-gpu",
         description="Reads GPUs and holds their power caps for the nodewarden agent. Without --restore it serves "
         "gpu.sock in the runtime directory until it is stopped, and restores every cap then.",
