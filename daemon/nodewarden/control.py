@@ -152,9 +152,9 @@ class ControlLoop:
                 self._recorder.event(Event("manual_cap_expired", uuid, f"manual cap of {manual.w:.0f} W has expired"))
         gpus = {}
         for uuid, gpu in snapshot.gpus.items():
-            limits = gpu_limits(
-                gpu, self._caps.prior_w(uuid), self.limits.gpus.get(uuid), self._caps.touched_s.get(uuid, 0.0)
-            )
+            # During a write a reading may show our new limit before we know of it as ours: not what was found either.
+            touched_s = now_s if uuid in self._caps.writing else self._caps.touched_s.get(uuid, 0.0)
+            limits = gpu_limits(gpu, self._caps.prior_w(uuid), self.limits.gpus.get(uuid), touched_s)
             if limits is not None:
                 gpus[uuid] = limits
         return Limits(
