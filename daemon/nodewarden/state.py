@@ -5,7 +5,6 @@ means "disarmed": nothing is written to hardware on the word of a broken file (F
 """
 
 import contextlib
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 import structlog
 
 from nodewarden.errors import AlreadyRunningError
+from nodewarden.file_lock import FileLock
 
 log = structlog.get_logger("nodewarden.state")
 
@@ -40,7 +40,7 @@ class StateFile:
         self.folder = folder
         self.path = folder / "state.json"
         self.problem: str | None = None
-        self._lock_fd: int | None = None
+        self._lock = FileLock(folder / "lock")
         self._state = _State()
 
     @property
@@ -53,25 +53,17 @@ class StateFile:
 
         Raises:
             AlreadyRunningError: another agent holds it.
-            OSError: the directory cannot be made or written.
+            LockFailedError, OSError: the directory cannot be made or written.
         """
         self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with contextlib.suppress(ValueError):
-                holder = int(os.pread(fd, 32, 0).strip() or b"0")
-                os.close(fd)
-                raise AlreadyRunningError(
-                    f"another nodewarden (pid {holder}) uses {self.folder}; "
-                    "stop it, or give this one its own --state-dir",
-                    holder,
-                ) from None
-            raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        self._lock_fd = fd
+            self._lock.acquire()
+        except AlreadyRunningError as error:
+            raise AlreadyRunningError(
+                f"another nodewarden (pid {error.pid}) uses {self.folder}; "
+                "stop it, or give this one its own --state-dir",
+                error.pid,
+            ) from None
 
     def read(self) -> None:
         """Load what was persisted; a missing file is a fresh start, a broken one is moved aside."""

@@ -6,8 +6,6 @@ import grp
 import json
 import os
 import socket
-import stat
-import tempfile
 import threading
 from pathlib import Path
 from random import Random
@@ -16,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodewarden.api.control_server import ControlServer, Limits
+from nodewarden.api.control_server import Limits
 from nodewarden.api.protocol import RpcError, parse_request
-from nodewarden.api.unix_socket import OwnedSocket
 from nodewarden.api.verbs import VERBS
-from nodewarden.errors import AlreadyRunningError, RefusedError
 from support.credentials import as_user
 from support.fake_node import FakeNode, served
 from support.node_views import calm, hot, uuid_of
@@ -309,123 +305,6 @@ def test_the_agents_own_user_may_change_things_only_when_it_was_started_by_hand(
         assert "error" in as_user(NOBODY, NOBODY, [], lambda: ask(there.socket, "arm"))
 
 
-def test_the_socket_is_never_seen_with_another_mode_than_0666():
-    seen = []
-    with tempfile.TemporaryDirectory(prefix="nw-") as directory:
-        path = Path(directory) / "control" / "control.sock"
-        stop = threading.Event()
-
-        def look():
-            while not stop.is_set():
-                with contextlib.suppress(FileNotFoundError):
-                    seen.append(stat.S_IMODE(path.lstat().st_mode))
-
-        watcher = threading.Thread(target=look)
-        watcher.start()
-        for _ in range(20):
-            looks = len(seen)
-            with served_at(path):
-                wait_for(lambda looks=looks: len(seen) > looks, 5, "a look at the socket")
-        stop.set()
-        watcher.join()
-    assert set(seen) == {0o666}
-
-
-@contextlib.contextmanager
-def served_at(path: Path):
-    loop = asyncio.new_event_loop()
-    server = ControlServer(path, FakeNode(calm()))
-    try:
-        loop.run_until_complete(server.start())
-        yield server
-        loop.run_until_complete(server.close())
-    finally:
-        loop.close()
-
-
-def test_a_dead_socket_is_replaced(tmp_path):
-    path = tmp_path / "control.sock"
-    dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    dead.bind(str(path))
-    dead.close()
-    with served_at(path):
-        assert path.is_socket()
-    assert not path.exists()
-
-
-@pytest.mark.parametrize("what", ["file", "directory", "link"])
-def test_anything_else_in_its_place_is_refused_and_left_alone(tmp_path, what):
-    path = tmp_path / "control.sock"
-    other = tmp_path / "other"
-    other.write_text("precious")
-    if what == "file":
-        path.write_text("precious")
-    elif what == "directory":
-        path.mkdir()
-    else:
-        path.symlink_to(other)
-    before = path.lstat()
-    with pytest.raises(RefusedError, match="not a socket of ours"), served_at(path):
-        pass
-    assert path.lstat() == before
-    assert other.read_text() == "precious"
-
-
-def test_a_live_socket_is_never_taken_over_even_when_its_owner_is_too_busy_to_accept(tmp_path):
-    path = tmp_path / "control.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as busy:
-        busy.bind(str(path))
-        busy.listen(0)
-        with contextlib.ExitStack() as stack:
-            for _ in range(2):  # fill the backlog
-                waiting = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-                with contextlib.suppress(BlockingIOError):
-                    waiting.connect(str(path))
-            with pytest.raises(AlreadyRunningError), served_at(path):
-                pass
-        assert path.is_socket()
-
-
-def test_of_two_servers_that_start_together_exactly_one_serves(tmp_path):
-    path = tmp_path / "control.sock"
-    outcomes = []
-    for _ in range(30):
-        barrier = threading.Barrier(2)
-        done = threading.Barrier(2)
-        results = []
-
-        def start(barrier=barrier, done=done, results=results):
-            barrier.wait()
-            try:
-                with served_at(path):
-                    results.append("serves")
-                    done.wait(5)
-            except AlreadyRunningError:
-                results.append("refused")
-                done.wait(5)
-
-        threads = [threading.Thread(target=start) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        outcomes.append(sorted(results))
-    assert all(outcome == ["refused", "serves"] for outcome in outcomes), outcomes
-
-
-def test_a_directory_that_everybody_may_write_is_refused(tmp_path):
-    directory = tmp_path / "open"
-    directory.mkdir()
-    directory.chmod(0o777)
-    with pytest.raises(RefusedError, match="written by everyone"), served_at(directory / "control.sock"):
-        pass
-
-
-def test_a_path_too_long_for_a_socket_says_so(tmp_path):
-    with pytest.raises(RefusedError, match="shorter --runtime-dir"), served_at(tmp_path / ("x" * 120) / "c.sock"):
-        pass
-
-
 def test_the_admin_group_is_found_by_name_or_is_nobody():
     from nodewarden.api.control_server import admin_gid  # noqa: PLC0415
 
@@ -439,25 +318,3 @@ def test_an_unknown_gpu_is_refused_with_what_is_known():
         assert answer["error"]["message"] == 'no GPU "9"; allowed: 0, 1, 2, 3, 4, 5, 6, 7, a uuid, or all'
         assert "result" in ask(there.socket, "cap", gpu=uuid_of(3)[:12], w=500)
         assert there.node.calls[0][1][0] == (uuid_of(3),)
-
-
-def test_another_users_socket_that_may_not_be_probed_is_refused_and_left(tmp_path):
-    require_root()
-    with tempfile.TemporaryDirectory(prefix="nw-") as directory:
-        path = Path(directory) / "control.sock"
-        dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        dead.bind(str(path))
-        dead.close()
-        path.chmod(0o600)
-        os.chown(directory, NOBODY, NOBODY)
-
-        def start() -> str:
-            try:
-                OwnedSocket(path)
-            except RefusedError as error:
-                return str(error)
-            return "served"
-
-        said = as_user(NOBODY, NOBODY, [], start)
-        assert "cannot be probed (Permission denied)" in said
-        assert path.is_socket()

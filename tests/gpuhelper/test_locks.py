@@ -9,8 +9,9 @@ import pytest
 
 from gpuhelper.rig import Rig, eventually
 from nodewarden.errors import AlreadyRunningError
+from nodewarden.file_lock import FileLock, LockFailedError
 from nodewarden.gpuhelper import wire
-from nodewarden.gpuhelper.locks import FileLock, LockFailedError, gpu_lock, is_stuck, stuck_holder
+from nodewarden.gpuhelper.locks import gpu_lock, is_stuck, stuck_holder
 from support.processes import Program
 from support.real import REPOSITORY, require
 

@@ -28,9 +28,9 @@ from nodewarden.api.protocol import (
     parse_request,
     result_line,
 )
-from nodewarden.api.unix_socket import BACKLOG, OwnedSocket, Peer, peer_of
 from nodewarden.api.verbs import VERBS, Call
 from nodewarden.errors import HelperError, NodewardenError, RefusedError
+from nodewarden.unix_socket import BACKLOG, OwnedSocket, Peer, peer_of
 
 log = structlog.get_logger("nodewarden.control_server")
 

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import socket
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -15,10 +13,10 @@ import msgspec
 from nodewarden.clock import Clock
 from nodewarden.errors import HelperError, HelperGoneError
 from nodewarden.gpuhelper import wire
+from nodewarden.unix_socket import peer_of
 
 RESTORE_DEADLINE_S = 5.0
 """A restore is answered when all writers are done or were given up, which takes the helper up to 3 s."""
-_CRED = struct.Struct("3i")
 
 R = TypeVar("R", wire.FastReply, wire.SlowReply)
 ReadKind = Literal["fast", "slow"]
@@ -69,8 +67,8 @@ class HelperClient:
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or "no answer"
             raise HelperGoneError(f"no GPU helper at {self._path}: {reason}", "gone") from error
-        connection: socket.socket = writer.get_extra_info("socket")
-        self.pid, self.uid, _ = _CRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CRED.size))
+        helper = peer_of(writer.get_extra_info("socket"))
+        self.pid, self.uid = helper.pid, helper.uid
         if self.uid not in {0, os.geteuid()}:
             writer.close()
             raise HelperError(

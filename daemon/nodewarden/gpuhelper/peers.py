@@ -11,7 +11,6 @@ import logging
 import os
 import pwd
 import socket
-import stat
 import struct
 import threading
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from nodewarden.errors import AlreadyRunningError, RefusedError
 from nodewarden.gpuhelper import wire
+from nodewarden.unix_socket import bind, peer_of
 
 log = logging.getLogger("nodewarden.gpu")
 
@@ -37,7 +36,6 @@ BACKLOG = 4096
 """A crowd that connects faster than it is sorted out must not make an agent's connect fail."""
 SEND_BUFFER_BYTES = 1 << 20
 
-_CRED = struct.Struct("3i")
 _TIMEVAL = struct.Struct("ll")
 
 
@@ -130,7 +128,7 @@ class Listener:
         self._peers: dict[Peer, None] = {}  # in order of arrival
         self._lock = threading.Lock()
         self._closing = False
-        self._socket = _bind(path)
+        self._socket = _listen(path)
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
     def close(self) -> None:
@@ -159,11 +157,12 @@ class Listener:
 
     def _admit(self, connection: socket.socket) -> None:
         try:
-            pid, uid, _ = _CRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CRED.size))
+            credentials = peer_of(connection)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         except OSError:
             connection.close()
             return
+        pid, uid = credentials.pid, credentials.uid
         peer = Peer(connection, pid, uid)
         if uid not in self._allowed_uids:
             log.warning("peer_refused pid=%d uid=%d", pid, uid)
@@ -232,33 +231,9 @@ def allowed_uids(*, service: bool) -> frozenset[int]:
     return frozenset(uids)
 
 
-def _bind(path: Path) -> socket.socket:
-    """Listen on `path`, mode 0660 from its first moment; a dead socket file is replaced, anything else refused.
-
-    Raises RefusedError, AlreadyRunningError, OSError. The caller holds the runtime lock, so nobody else does the same.
-    """
-    try:
-        found = path.lstat().st_mode
-    except FileNotFoundError:
-        pass
-    else:
-        if not stat.S_ISSOCK(found):
-            raise RefusedError(f"{path} is in the way and is no socket: look at it, and remove it")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(1.0)
-            answer = probe.connect_ex(str(path))
-        if answer not in {errno.ECONNREFUSED, errno.ENOENT}:
-            raise AlreadyRunningError(f"somebody listens on {path}")
-        path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    before = os.umask(0o117)
-    try:
-        listener.bind(str(path))
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
+def _listen(path: Path) -> socket.socket:
+    """Listen on `path`, for us and our group. The caller holds the runtime lock, so nobody else does the same."""
+    listener = bind(path, 0o660)
     if os.geteuid() == 0:
         with contextlib.suppress(KeyError, OSError):
             os.chown(path, 0, grp.getgrnam(GROUP).gr_gid)

@@ -7,7 +7,8 @@ from pathlib import Path
 from nodewarden.clock import Clock
 from nodewarden.devices.gpu_library import GpuLibrary
 from nodewarden.errors import AlreadyRunningError
-from nodewarden.gpuhelper.locks import LockFailedError, runtime_lock, stuck_holder
+from nodewarden.file_lock import LockFailedError
+from nodewarden.gpuhelper.locks import runtime_lock, stuck_holder
 from nodewarden.gpuhelper.server import EXIT_FAILED, EXIT_OK, EXIT_SECOND, Helper
 
 FIND_GPUS_S = 30.0

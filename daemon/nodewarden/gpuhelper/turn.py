@@ -8,7 +8,8 @@ from pathlib import Path
 
 from nodewarden.clock import Clock
 from nodewarden.errors import AlreadyRunningError
-from nodewarden.gpuhelper.locks import FileLock, LockFailedError, stuck_holder
+from nodewarden.file_lock import FileLock, LockFailedError
+from nodewarden.gpuhelper.locks import stuck_holder
 from nodewarden.sdnotify import notify
 
 log = logging.getLogger("nodewarden.gpu")

@@ -20,11 +20,11 @@ from nodewarden.errors import (
     HelperError,
     NoPermissionError,
 )
+from nodewarden.file_lock import FileLock, LockFailedError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.book import Book, EventLog
 from nodewarden.gpuhelper.caps import GpuCap, error_code, expiry_s
 from nodewarden.gpuhelper.lanes import Gate, Lane
-from nodewarden.gpuhelper.locks import FileLock, LockFailedError
 from nodewarden.gpuhelper.replies import fast_reply, slow_reply
 from nodewarden.units import mw_from_watts
 

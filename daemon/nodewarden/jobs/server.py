@@ -16,7 +16,6 @@ import structlog
 from nodewarden.clock import Clock
 from nodewarden.jobs.checkpoints import CheckpointDesk
 from nodewarden.jobs.job import SILENT_AFTER_S, Job, clock_seconds
-from nodewarden.jobs.listen import listen
 from nodewarden.jobs.protocol import PROTOCOL, FromRank, Hello, HelloResult, Ping, Pong, State, Vote
 from nodewarden.jobs.registry import JOBS_MAX, Registry
 from nodewarden.jobs.requests import CheckpointRequest
@@ -25,6 +24,7 @@ from nodewarden.jobs.throttling import ThrottleDesk
 from nodewarden.jobs.verify import Verifier
 from nodewarden.model.events import Event
 from nodewarden.model.snapshot import JobSnapshot
+from nodewarden.unix_socket import BACKLOG, OwnedSocket
 
 log = structlog.get_logger("jobs")
 
@@ -78,7 +78,7 @@ class JobServer:
         self._seq = itertools.count(1)
         self._event_minute = (0.0, 0)
         self._server: asyncio.Server | None = None
-        self._bound: tuple[int, int] | None = None
+        self._owned: OwnedSocket | None = None
         self._loop_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -88,10 +88,11 @@ class JobServer:
             AlreadyRunningError: another daemon listens on the socket.
             RefusedError: something else is in its place.
         """
-        listener = listen(self._path)
-        self._bound = _identity(self._path)
+        self._owned = OwnedSocket(self._path)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: Session(self, self._clock), sock=listener)
+        self._server = await loop.create_unix_server(
+            lambda: Session(self, self._clock), sock=self._owned.socket, backlog=BACKLOG
+        )
         self._loop_task = loop.create_task(self._run(), name="jobs")
 
     async def close(self) -> None:
@@ -105,10 +106,9 @@ class JobServer:
         for session in list(self._sessions):
             session.close()
         await asyncio.sleep(0)  # one turn of the loop, in which the connections end
-        with contextlib.suppress(OSError):
-            if self._bound is not None and _identity(self._path) == self._bound:
-                self._path.unlink()
-        self._bound = None
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
 
     # For the agent ---------------------------------------------------------------------------------------------------
 
@@ -324,9 +324,3 @@ class JobServer:
         self._event_minute = (began_s, count + 1)
         if count < EVENTS_PER_MINUTE:
             self._on_event(Event(code, None, text))
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Which file this is; inode numbers alone are used again."""
-    found = path.lstat()
-    return found.st_ino, found.st_mtime_ns

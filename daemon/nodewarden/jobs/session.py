@@ -5,19 +5,16 @@ lines per second are bounded, a peer that does not read is dropped.
 """
 
 import asyncio
-import socket
-import struct
 from typing import Protocol, cast
 
 from nodewarden.clock import Clock
 from nodewarden.jobs import protocol
 from nodewarden.jobs.protocol import FromRank, Hello, HelloResult, LineError, ToRank
+from nodewarden.unix_socket import peer_of
 
 LINES_PER_S = 100.0
 LINES_AT_ONCE = 200.0
 WRITE_BUFFER_BYTES = 64 * 1024
-
-_UCRED = struct.Struct("3i")
 
 
 class Host(Protocol):
@@ -110,8 +107,8 @@ class Session(asyncio.Protocol):
         """Ask the kernel who it is and whether there is room."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        peer: socket.socket = transport.get_extra_info("socket")
-        self.pid, self.uid, _ = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        peer = peer_of(transport.get_extra_info("socket"))
+        self.pid, self.uid = peer.pid, peer.uid
         refusal = self._host.admit(self)
         if refusal is not None:
             self.refuse("too_many", refusal)
