@@ -9,12 +9,6 @@ from nodewarden.model.setpoints import Cause, Level
 from nodewarden.model.snapshot import GpuSnapshot
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding
 
-
-def name_of(gpu: GpuSnapshot | None, uuid: str) -> str:
-    """How people call it: "GPU 5" where the index is known, else the uuid."""
-    return f"GPU {gpu.index}" if gpu is not None and gpu.index is not None else uuid
-
-
 # Why a cap is there, in words that go on "... capped at 540 W: ".
 CAUSE_WORDS = {
     Cause.THERMAL: "cooling removes less heat",
@@ -30,7 +24,7 @@ CAUSE_WORDS = {
 def _capped(facts: Facts) -> Iterator[tuple[LedgerEntry, str]]:
     gpus = facts.snapshot.gpus
     for entry in sorted(facts.ledger, key=lambda entry: (_index(gpus.get(entry.uuid)), entry.uuid)):
-        yield entry, name_of(gpus.get(entry.uuid), entry.uuid)
+        yield entry, facts.snapshot.gpu_name(entry.uuid)
 
 
 def _index(gpu: GpuSnapshot | None) -> float:
@@ -100,7 +94,7 @@ def driver_unresponsive(facts: Facts, now_s: float) -> Iterator[Finding]:
     for uuid, gpu in facts.snapshot.gpus.items():
         if gpu.health == "unresponsive":
             yield Finding(
-                what=f"{name_of(gpu, uuid)} does not answer: driver calls hang",
+                what=f"{gpu.name} does not answer: driver calls hang",
                 done="its cap is held, the other GPUs go on",
                 since_s=_known(gpu.health_since_s, now_s),
                 uuid=uuid,
@@ -109,7 +103,7 @@ def driver_unresponsive(facts: Facts, now_s: float) -> Iterator[Finding]:
             source = facts.snapshot.sources.get(f"gpu/{uuid}")
             if source is not None and source.last_success_s is not None and source.is_stale(now_s):
                 yield Finding(
-                    what=f"{name_of(gpu, uuid)} is not read any more ({source.reason or 'no answer'})",
+                    what=f"{gpu.name} is not read any more ({source.reason or 'no answer'})",
                     done="its cap is held",
                     since_s=_known(source.last_success_s, now_s),
                     uuid=uuid,
@@ -123,7 +117,7 @@ def gpu_lost(facts: Facts, now_s: float) -> Iterator[Finding]:
         if gpu.health in {"lost", "absent"}:
             what = "fell off the bus" if gpu.health == "lost" else "is gone from the driver's list"
             yield Finding(
-                what=f"{name_of(gpu, uuid)} ({uuid}) {what}",
+                what=f"{gpu.name} ({uuid}) {what}",
                 done="looked for again; it needs a reset or a reboot",
                 since_s=_known(gpu.health_since_s, now_s),
                 uuid=uuid,
@@ -149,7 +143,7 @@ def limit_exceeded(facts: Facts, now_s: float) -> Iterator[Finding]:
         margin_c = forecast.margin_to_slowdown_c
         gpu = snapshot.gpus.get(uuid)
         if margin_c is not None and margin_c <= 0 and gpu is not None and gpu.health == "ok":
-            yield Finding(what=f"{name_of(gpu, uuid)} at its slowdown temperature", uuid=uuid)
+            yield Finding(what=f"{gpu.name} at its slowdown temperature", uuid=uuid)
 
 
 _RUNG_WORDS = {

@@ -108,7 +108,7 @@ class AgentNode:
         refused = []
         for uuid in uuids:
             gpu, bounds = self._control.snapshot.gpus.get(uuid), limits.get(uuid)
-            name = f"GPU {gpu.index}" if gpu is not None and gpu.index is not None else uuid
+            name = self._control.snapshot.gpu_name(uuid)
             if bounds is None or gpu is None or gpu.health != "ok":
                 refused.append(f"{name}: not available ({gpu.health if gpu is not None else 'unknown'})")
             elif not bounds.min_w <= w <= bounds.max_w:

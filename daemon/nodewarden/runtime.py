@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import grp
 import os
 from collections import deque
 from pathlib import Path
@@ -12,7 +11,7 @@ import structlog
 from nodewarden import __version__, paths, sdnotify
 from nodewarden.actuators.job import JobActuator
 from nodewarden.actuators.power_cap import PowerCapActuator
-from nodewarden.api.control_server import ControlServer
+from nodewarden.api.control_server import ControlServer, admin_gid
 from nodewarden.api.http import HttpServer
 from nodewarden.api.view import LoopHealth, View
 from nodewarden.clock import Clock
@@ -43,7 +42,6 @@ TOLD_BY_EVENTS = frozenset(
     {"gpu_capped", "gpu_lost", "disarmed", "cap_kept", "cap_vanished", "foreign_cap", "clock_stepped", "ladder_high"}
     | {"config_reload_failed"}
 )
-ADMIN_GROUP = "nodewarden-admin"
 LIVED_S = 300.0
 HELPER_GRACE_S = 3.0
 
@@ -119,7 +117,7 @@ class Agent:
             refresh=self._publish,
         )
         self._control_server = ControlServer(
-            paths.control_socket(runtime_dir), self.node, admin_gid=_admin_gid(), own_uid=_own_uid()
+            paths.control_socket(runtime_dir), self.node, admin_gid=admin_gid(), own_uid=_own_uid()
         )
         self._http = HttpServer(config.http.listen, self.node.view, self._renderer, clock)
         fast_s = config.sampling.gpu_fast_s
@@ -373,14 +371,6 @@ class Agent:
             if not lived and now_s - self._started_s > LIVED_S:
                 lived = True
                 self._state.lived()
-
-
-def _admin_gid() -> int | None:
-    """Looked up once, here: name services may block for minutes later."""
-    try:
-        return grp.getgrnam(ADMIN_GROUP).gr_gid
-    except KeyError:
-        return None
 
 
 def _own_uid() -> int | None:

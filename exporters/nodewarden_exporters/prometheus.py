@@ -19,8 +19,6 @@ from nodewarden_exporters.own import OwnMetrics
 from nodewarden_exporters.readers import MAX_GPUS, MAX_JOBS, MAX_LOOPS, MAX_PDUS, MAX_SOURCES, VIEW_STALE_S, GpuFacts
 from nodewarden_exporters.windows import Windows
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 # Scrapers within this time share one page: the ages on it are at most this much behind.
 SHARED_S = 0.5
 

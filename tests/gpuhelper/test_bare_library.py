@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuhelper.rig import Rig
-from nodewarden.devices.gpu_library import FAST_QUANTITIES
 from nodewarden.gpuhelper import wire
+from nodewarden.model.snapshot import FAST_QUANTITIES
 
 BARE = r"""
 #include <string.h>

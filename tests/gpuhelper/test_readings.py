@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from gpuhelper.rig import Peer, Rig, eventually, rig_of
-from nodewarden.devices.gpu_library import FAST_QUANTITIES
 from nodewarden.gpuhelper import wire
+from nodewarden.model.snapshot import FAST_QUANTITIES
 from standin.standin import DRIVER_NOT_LOADED, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, NO_PERMISSION, NOT_SUPPORTED
 
 

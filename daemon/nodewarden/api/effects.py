@@ -7,7 +7,6 @@ from typing import Literal
 
 import msgspec
 
-from nodewarden.api.explain import gpu_name
 from nodewarden.api.node import Node
 from nodewarden.api.view import View
 from nodewarden.model.readings import Reading
@@ -98,7 +97,7 @@ def _effect(view: View, uuid: str, w: float, asked_at_s: float) -> CapEffect:
     setpoint = view.setpoints.caps.get(uuid)
     reading = gpu.cap_w if gpu is not None else None
     now_w = reading.value if isinstance(reading, Reading) else None
-    name = gpu_name(gpu) if gpu is not None else uuid
+    name = view.snapshot.gpu_name(uuid)
 
     def says(state: EffectState, text: str) -> CapEffect:
         return CapEffect(uuid=uuid, index=gpu.index if gpu else None, w=now_w, state=state, text=f"{name}: {text}")

@@ -91,11 +91,6 @@ def explanation(view: View, uuids: list[str] | None = None) -> Explanation:
     )
 
 
-def gpu_name(gpu: GpuSnapshot) -> str:
-    """`GPU 5`, or the uuid where no index is known."""
-    return f"GPU {gpu.index}" if gpu.index is not None else gpu.uuid
-
-
 def for_long(seconds: float) -> str:
     """A length of time in words: "40 s", "12 min", "3 h 5 min"."""
     if seconds < 120:
@@ -142,7 +137,7 @@ def _explain_gpu(view: View, gpu: GpuSnapshot) -> GpuExplanation:
 
 
 def _gpu_headline(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: CapSetpoint | None) -> str:
-    name = gpu_name(gpu)
+    name = gpu.name
     since = f" for {for_long(view.now_s - gpu.health_since_s)}" if gpu.health_since_s else ""
     if gpu.health == "lost":
         return f"{name} has been lost{since}: it fell off the bus and needs a reset."

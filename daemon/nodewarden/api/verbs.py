@@ -164,8 +164,7 @@ def _check_watts(view: Any, uuid: str, w: float) -> None:
             "out_of_range",
         )
     if not limits.min_w <= w <= limits.max_w:
-        gpu = view.snapshot.gpus.get(uuid)
-        name = f"GPU {gpu.index}" if gpu is not None and gpu.index is not None else uuid
+        name = view.snapshot.gpu_name(uuid)
         allowed = f"{limits.min_w:g} to {limits.max_w:g} W"
         raise RefusedError(f"power cap {w:g} W refused for {name}: allowed {allowed}", "out_of_range")
 

@@ -10,23 +10,6 @@ import msgspec
 
 from nodewarden.model.snapshot import GpuBoard, LinkState
 
-# Names of the quantities in `FastValues.values` and `.missing`: the fields of `model.snapshot.GpuSnapshot`.
-FAST_QUANTITIES = (
-    "junction_c",
-    "hbm_c",
-    "margin_c",
-    "power_w",
-    "power_instant_w",
-    "energy_j",
-    "cap_w",
-    "enforced_w",
-    "utilisation",
-    "memory_used_bytes",
-    "memory_total_bytes",
-    "sm_clock_hz",
-    "memory_clock_hz",
-)
-
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which GPU this is. `uuid` is the identity; `index` and `pci_bus_id` are only shown to people."""
@@ -38,7 +21,7 @@ class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FastValues(msgspec.Struct, kw_only=True):
-    """What one fast read gave. Every name of `FAST_QUANTITIES` is in `values` or in `missing`, never in both.
+    """What one fast read gave. Every one of `FAST_QUANTITIES` is in `values` or in `missing`, never in both.
 
     Attributes:
         values: quantity -> value in SI units (degC, W, J, Hz, bytes, ratio 0 to 1).

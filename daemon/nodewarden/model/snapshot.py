@@ -3,7 +3,7 @@
 All times are CLOCK_BOOTTIME seconds.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -94,6 +94,29 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkState, ...] = ()
     links_taken_at_s: float | None = None
     pids: Reading[tuple[int, ...]] | Absent | Failed = Absent("not_read")
+
+    @property
+    def name(self) -> str:
+        """How people call it: "GPU 5" where the index is known, else the uuid."""
+        return self.uuid if self.index is None else f"GPU {self.index}"
+
+
+FAST_QUANTITIES: Final = (
+    "junction_c",
+    "hbm_c",
+    "margin_c",
+    "power_w",
+    "power_instant_w",
+    "energy_j",
+    "cap_w",
+    "enforced_w",
+    "utilisation",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "sm_clock_hz",
+    "memory_clock_hz",
+)
+"""The numbers of a `GpuSnapshot`: everywhere under these names, from the read of the driver on."""
 
 
 class PhaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,3 +285,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobSnapshot, ...] = ()
     sources: dict[str, SourceStatus] = {}
     helper: HelperStatus = HelperStatus()
+
+    def gpu_name(self, uuid: str) -> str:
+        """How people call a GPU: "GPU 5" where its index is known, else the uuid."""
+        gpu = self.gpus.get(uuid)
+        return uuid if gpu is None else gpu.name

@@ -123,7 +123,7 @@ def _adopt(
         gpu.command_w = min(gpu.command_w, found_w)
         gpu.cause = Cause.THERMAL
     events.append(
-        Event("cap_adopted", uuid, f"{tell.name(uuid, snapshot)} was found capped at {found_w:.0f} W, kept for now")
+        Event("cap_adopted", uuid, f"{snapshot.gpu_name(uuid)} was found capped at {found_w:.0f} W, kept for now")
     )
 
 

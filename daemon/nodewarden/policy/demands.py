@@ -86,7 +86,7 @@ def equalise(new: PolicyState, limits: Limits, snapshot: NodeSnapshot, demands: 
         pace_w = power_budget.equal_speed_w(max(own.w, floor_w(limits.gpus[slowest])))
         for uuid in members:
             if uuid != slowest and pace_w < limits.gpus[uuid].prior_w:
-                slow = tell.name(slowest, snapshot)
+                slow = snapshot.gpu_name(slowest)
                 if pace_w < min((d.w for d in demands[uuid]), default=pace_w + 1):
                     new.gpus[uuid].paced_by = slow
                 demands[uuid].append(Demand(own.cause, pace_w, f"{slow}, the slowest of its job, is faster again"))

@@ -3,7 +3,7 @@
 from typing import Final
 
 from nodewarden.model.limits import DEGREES_FROM_C, GpuLimits
-from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.readings import Absent, Reading
 from nodewarden.model.snapshot import GpuSnapshot, Number
 from nodewarden.policy.plausibility import accept
 from nodewarden.policy.state import Channel, GpuState
@@ -195,8 +195,3 @@ def margins(gpu: GpuSnapshot, limits: GpuLimits) -> tuple[float | None, float | 
         min(to_max_op) if to_max_op else None,
         min(core) + limits.slowdown_above_max_op_c if core else None,
     )
-
-
-def is_failed(quantity: Number) -> bool:
-    """True when the sensor should answer and does not."""
-    return isinstance(quantity, Failed)

@@ -14,23 +14,8 @@ from typing import Any, Final
 
 from nodewarden.model.limits import GpuLimits, Limits, ManualCap
 from nodewarden.model.readings import Absent, Failed, Reading
-from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, NodeSnapshot, Number, Words
+from nodewarden.model.snapshot import FAST_QUANTITIES, GpuSnapshot, JobSnapshot, NodeSnapshot, Number, Words
 
-_NUMBERS: Final = (
-    "junction_c",
-    "hbm_c",
-    "margin_c",
-    "power_w",
-    "power_instant_w",
-    "energy_j",
-    "cap_w",
-    "enforced_w",
-    "utilisation",
-    "memory_used_bytes",
-    "memory_total_bytes",
-    "sm_clock_hz",
-    "memory_clock_hz",
-)
 _GPU_WORDS: Final = ("index", "model", "health", "health_since_s", "pci_bus_id")
 _KINDS: Final = ("tlimit", "absolute")
 
@@ -158,7 +143,7 @@ def _words(value: object, key: str) -> Words:
 
 def _gpu_snapshot(uuid: str, value: object, key: str) -> GpuSnapshot:
     table = _mapping(value, key)
-    fields: dict[str, Any] = {name: _number_quantity(table.get(name), f"{key}.{name}") for name in _NUMBERS}
+    fields: dict[str, Any] = {name: _number_quantity(table.get(name), f"{key}.{name}") for name in FAST_QUANTITIES}
     fields.update({name: table[name] for name in _GPU_WORDS if name in table})
     return GpuSnapshot(uuid=uuid, slow=_words(table.get("slow"), f"{key}.slow"), **fields)
 

@@ -20,12 +20,6 @@ BEFORE_S: Final = 60.0
 _SUMS: Final = frozenset({Cause.NODE_POWER, Cause.OUTLETS})
 
 
-def name(uuid: str, snapshot: NodeSnapshot) -> str:
-    """How people call this GPU: by index where it is known."""
-    gpu = snapshot.gpus.get(uuid)
-    return f"GPU {gpu.index}" if gpu is not None and gpu.index is not None else f"GPU {uuid}"
-
-
 def rejections(
     new: PolicyState, gpu: GpuState, seen: Look, uuid: str, snapshot: NodeSnapshot, events: list[Event]
 ) -> None:
@@ -34,7 +28,7 @@ def rejections(
         new.rejected[field] = new.rejected.get(field, 0) + 1
         if field not in gpu.rejected:
             events.append(
-                Event("reading_rejected", uuid, f"{name(uuid, snapshot)}: {field} is not plausible, it is not used")
+                Event("reading_rejected", uuid, f"{snapshot.gpu_name(uuid)}: {field} is not plausible, it is not used")
             )
     gpu.rejected = seen.rejected
 
@@ -78,14 +72,14 @@ def caps(
     gpu.cause = cap.cause
     if cap.cause is Cause.NONE:
         if gpu.told_cause is not Cause.NONE:
-            events.append(Event("gpu_uncapped", uuid, f"{name(uuid, snapshot)} is back at {bounds.prior_w:.0f} W"))
+            events.append(Event("gpu_uncapped", uuid, f"{snapshot.gpu_name(uuid)} is back at {bounds.prior_w:.0f} W"))
             gpu.told_cause = Cause.NONE
         if gpu.sink_c is not None:
             before_w = gpu.removed_w if gpu.removed_before_w is None else gpu.removed_before_w
             gpu.removed_before_w = before_w + min(1.0, dt_s / BEFORE_S) * (gpu.removed_w - before_w)
     elif gpu.told_cause is Cause.NONE or (cap.cause is not gpu.told_cause and gpu.cause_s >= CAUSE_SETTLES_S):
         gpu.told_cause = cap.cause
-        events.append(Event("gpu_capped", uuid, f"{name(uuid, snapshot)} capped at {cap.w:.0f} W: {_why(gpu, cap)}"))
+        events.append(Event("gpu_capped", uuid, f"{snapshot.gpu_name(uuid)} capped at {cap.w:.0f} W: {_why(gpu, cap)}"))
 
 
 def outlet(
@@ -180,7 +174,7 @@ def level(
 
 
 def _reason(found: Findings, worst: str | None, snapshot: NodeSnapshot) -> str:
-    who = name(worst, snapshot) if worst is not None else "the node"
+    who = snapshot.gpu_name(worst) if worst is not None else "the node"
     if found.floor_time_s is not None:
         return f"{who} reaches slowdown in {found.floor_time_s:.0f} s even at its lowest cap"
     if found.hung:

@@ -13,26 +13,18 @@ from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.model.events import Event
 from nodewarden.model.readings import Absent, Failed, Reading
-from nodewarden.model.snapshot import SLOW_REASONS, GpuBoard, GpuHealth, GpuSnapshot, LinkState, Number
+from nodewarden.model.snapshot import (
+    FAST_QUANTITIES,
+    SLOW_REASONS,
+    GpuBoard,
+    GpuHealth,
+    GpuSnapshot,
+    LinkState,
+    Number,
+)
 from nodewarden.policy.plausibility import accept
 from nodewarden.store import SnapshotStore, SourceRecord
 
-# Fields of GpuSnapshot that the fast set fills, by the names the helper uses.
-FAST_FIELDS = (
-    "junction_c",
-    "hbm_c",
-    "margin_c",
-    "power_w",
-    "power_instant_w",
-    "energy_j",
-    "cap_w",
-    "enforced_w",
-    "utilisation",
-    "memory_used_bytes",
-    "memory_total_bytes",
-    "sm_clock_hz",
-    "memory_clock_hz",
-)
 # Reasons that mean "this board or this process has no such quantity", not "it stopped answering".
 ABSENT_REASONS = frozenset({"not_supported", "no_permission", "deprecated", "not_in_driver"})
 
@@ -130,7 +122,7 @@ class GpuSource:
         taken_at_s = reply.taken_at_s
         fields: dict[str, Number] = {
             name: _quantity(name, reply.values.get(name), getattr(old, name), taken_at_s, record)
-            for name in FAST_FIELDS
+            for name in FAST_QUANTITIES
         }
         slow: Reading[tuple[str, ...]] | Absent | Failed
         if reply.slow_bits is None:
@@ -169,16 +161,15 @@ class GpuSource:
         if old.health == health:
             return
         self._store.gpus[uuid] = msgspec.structs.replace(old, health=health, health_since_s=self._clock.now_s())
-        name = f"GPU {old.index}" if old.index is not None else uuid
         code = {"ok": "gpu_back", "lost": "gpu_lost", "unresponsive": "gpu_unresponsive", "absent": "gpu_lost"}[health]
-        self._on_event(Event(code, uuid, f"{name} ({old.pci_bus_id or uuid}) is {health}: {why}"))
+        self._on_event(Event(code, uuid, f"{old.name} ({old.pci_bus_id or uuid}) is {health}: {why}"))
 
     def _lose(self, uuid: str, reason: str, why: str) -> None:
         """A lost GPU keeps its place, without readings."""
         old = self._store.gpus[uuid]
         if old.health != "lost":
             gone = Failed(reason, self._clock.now_s())
-            empty = dict.fromkeys((*FAST_FIELDS, "slow", "pids"), gone)
+            empty = dict.fromkeys((*FAST_QUANTITIES, "slow", "pids"), gone)
             self._store.gpus[uuid] = msgspec.structs.replace(old, links=(), links_taken_at_s=None, slow_s={}, **empty)
             self._set_health(uuid, "lost", why)
 
