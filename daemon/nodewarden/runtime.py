@@ -104,6 +104,7 @@ class Agent:
             on_turn=self._turned,
         )
         self._renderer = Renderer()
+        self._renderer.own.config_read(taken=True, unix_s=clock.wall_s())
         self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event, self._new_progress)
         self.node = AgentNode(
             control=self._control,
@@ -220,6 +221,7 @@ class Agent:
         sdnotify.notify(RELOADING="1")
         try:
             config = load_config(self._config_path)
+            self._check_against_boards(config)
         except ConfigError as error:
             self._config_error = "; ".join(error.problems)
             self._recorder.event(
@@ -238,7 +240,27 @@ class Agent:
             self._control.set_armed(armed=self._control.armed)
             self._pdus.reconfigure(config)
             self._recorder.event(Event("config_reloaded", None, text))
+        self._renderer.own.config_read(taken=self._config_error is None, unix_s=self._clock.wall_s())
         sdnotify.notify(READY="1", STATUS=self._status_line())
+
+    def _check_against_boards(self, config: Config) -> None:
+        """Refuse limits that the boards cannot be held to; only a running agent knows the boards."""
+        lows_w = [gpu.min_w for gpu in self._control.limits.gpus.values()]
+        if not lows_w:
+            return
+        limits, problems = config.limits, []
+        if limits.node_power_w is not None and limits.node_power_w < sum(lows_w):
+            problems.append(
+                f"{self._config_path}: limits.node_power_w: found {limits.node_power_w:g}, allowed: at least "
+                f"{sum(lows_w):g} (the lowest caps of {len(lows_w)} GPUs together)"
+            )
+        if limits.failsafe_w is not None and limits.failsafe_w < min(lows_w):
+            problems.append(
+                f"{self._config_path}: limits.failsafe_w: found {limits.failsafe_w:g}, allowed: at least "
+                f"{min(lows_w):g} (the lowest cap that a GPU here takes)"
+            )
+        if problems:
+            raise ConfigError(problems)
 
     def _new_progress(self, name: str, period_s: float, *, critical: bool = False) -> Progress:
         own = self._renderer.own

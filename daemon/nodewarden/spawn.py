@@ -24,11 +24,13 @@ LOCK_DIR_VARIABLE = "NODEWARDEN_LOCK_DIR"
 
 
 def helper_answers(path: Path) -> bool:
-    """True when something accepts on gpu.sock (a helper in D state does, too)."""
+    """True when something accepts on gpu.sock (a helper in D state does, too), or another user's helper has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.5)
         try:
             probe.connect(str(path))
+        except PermissionError:
+            return True
         except OSError:
             return False
     return True

@@ -65,6 +65,16 @@ class OwnMetrics:
             ["state"],
             registry=self.registry,
         )
+        self._config_taken = Gauge(
+            "nodewarden_agent_config_reload_successful",
+            "1 while the configuration as last read is the one in force, 0 after a refused reload.",
+            registry=self.registry,
+        )
+        self._config_at = Gauge(
+            "nodewarden_agent_config_success_timestamp_seconds",
+            "When the configuration in force was read, Unix seconds.",
+            registry=self.registry,
+        )
         self._page = b""
         self._made_s = -math.inf
         for reason in ("idle", "slow", "full"):
@@ -98,6 +108,12 @@ class OwnMetrics:
         """The journal is "ok", "degraded" or "off"."""
         for each in JOURNAL_STATES:
             self._journal.labels(each).set(int(each == state))
+
+    def config_read(self, *, taken: bool, unix_s: float) -> None:
+        """The configuration was read, and taken over or refused."""
+        self._config_taken.set(int(taken))
+        if taken:
+            self._config_at.set(unix_s)
 
     def page(self, now_s: float) -> bytes:
         """The exposition text of all of them, made at most every `SHARED_S`."""

@@ -152,7 +152,7 @@ def test_a_frozen_agent_is_answered_with_the_fail_safe_and_takes_over_again(node
 
 
 def test_broken_configuration_ends_with_78_and_says_everything(node: TestNode) -> None:
-    """F68."""
+    """F68; the single mistakes are tests of the configuration (tests/cli/test_config.py)."""
     node.config.write_text('[limits]\nnode_powr_w = 400\n[sampling]\ngpu_fast_s = "1 s"\n')
     agent = node.start_agent(ready=False)
     assert agent.wait_exit(15) == 78
@@ -167,10 +167,23 @@ def test_a_failed_reload_keeps_the_old_configuration_and_the_caps(node: TestNode
     node.cap("0", 400)
     writes = len(node.standin.writes())
     good = node.config.read_text()
-    for broken in ('[limits]\nnode_power_w = "x"\n', "[[[", "[limits]\nnode_power_w = 1\n"):
+    said = {
+        '[limits]\nnode_power_w = "x"\n': "a number from",
+        "[[[": "nodewarden.toml:1",
+        "[limits]\nnode_power_w = 1\n": "a number from",
+        "[limits]\nnode_power_w = 500\n": "at least 800",  # of boards that take no less than 200 W
+        "[limits]\nfailsafe_w = 150\n": "at least 200",
+        good[: len(good) // 2] + "\n[": "nodewarden.toml",
+    }
+    for broken, words in said.items():
+        node.config.write_text(good)
+        agent.signal(signal.SIGHUP)
+        wait_for(lambda: "config_reload_failed" not in node.codes(), 10, "the good file to be in force")
         node.config.write_text(broken)
         agent.signal(signal.SIGHUP)
         wait_for(lambda: "config_reload_failed" in node.codes(), 10, "the failed reload to show")
+        assert words in str(node.call("status")["problems"])
+    wait_for(lambda: "nodewarden_agent_config_reload_successful 0.0" in node.page(), 10, "the gauge")
     node.config.unlink()
     for _ in range(50):
         agent.signal(signal.SIGHUP)
@@ -179,6 +192,7 @@ def test_a_failed_reload_keeps_the_old_configuration_and_the_caps(node: TestNode
     node.config.write_text(good + "[limits]\nnode_power_w = 1200\n")
     agent.signal(signal.SIGHUP)
     wait_for(lambda: "config_reload_failed" not in node.codes(), 10, "the good file to be in force")
+    wait_for(lambda: "nodewarden_agent_config_reload_successful 1.0" in node.page(), 10, "the gauge")
     node.call("arm")
     wait_for(lambda: sum(node.standin.limits_w) <= 1210, 30, "the new budget to be held")
 

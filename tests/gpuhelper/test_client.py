@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from nodewarden.clock import BootClock
 from nodewarden.errors import HelperError, HelperGoneError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.client import HelperClient
+from nodewarden.gpuhelper.link import HelperLink
+from support.credentials import as_user
 from support.processes import Program
 from support.wait import wait_for_async
 
@@ -187,18 +190,42 @@ async def test_a_helper_that_talks_nonsense_is_dropped(rig: Rig, data: bytes) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-async def test_another_users_helper_is_foreign(rig: Rig) -> None:
+async def test_another_users_helper_is_foreign_except_to_root(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.folder.chmod(0o777)
     code = (
         "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]);"
-        "s.listen(); print('up', flush=True); s.accept()[0].recv(9)"
+        "s.listen(); print('up', flush=True); [s.accept()[0].recv(9) for _ in range(2)]"
     )
     path = rig.folder / "other.sock"
     with Program([sys.executable, "-c", code, path]) as other:
         other.wait_for_output("up")
         client = HelperClient(path, BootClock())
+        await client.connect()
+        assert (client.pid, client.uid) == (other.pid, 65534)
+        monkeypatch.setattr(os, "geteuid", lambda: 1234)
         with pytest.raises(HelperError) as refused:
             await client.connect()
         assert refused.value.code == "foreign"
         assert f"pid {other.pid} of uid 65534" in str(refused.value)
         assert not client.connected
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.parametrize("mode", [0o660, 0o666])
+def test_a_helper_that_does_not_let_us_in_is_named_with_pid_and_uid(rig: Rig, mode: int) -> None:
+    """0660: the kernel refuses us; 0666: the helper does."""
+    program = rig.start()
+    rig.folder.chmod(0o755)
+    rig.socket_path.chmod(mode)
+
+    def look() -> list[Any]:
+        async def keep() -> list[Any]:
+            client = HelperClient(rig.socket_path, BootClock())
+            link = HelperLink(client, BootClock(), lambda _: None, lambda _: None)
+            await link.keep()
+            await client.close()
+            return [link.status.state, link.status.pid, link.status.uid]
+
+        return asyncio.run(keep())
+
+    assert as_user(65534, 65534, [], look) == ["foreign", program.pid, 0]

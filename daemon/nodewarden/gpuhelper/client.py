@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from nodewarden import paths
 from nodewarden.clock import Clock
 from nodewarden.errors import HelperError, HelperGoneError
 from nodewarden.gpuhelper import wire
@@ -17,9 +18,28 @@ from nodewarden.unix_socket import peer_of
 
 RESTORE_DEADLINE_S = 5.0
 """A restore is answered when all writers are done or were given up, which takes the helper up to 3 s."""
+REFUSAL_S = 0.05
+"""How long a helper of another user is listened to before it is spoken to, in real seconds."""
 
 R = TypeVar("R", wire.FastReply, wire.SlowReply)
 ReadKind = Literal["fast", "slow"]
+
+
+def _owner_of(path: Path) -> tuple[int | None, int | None]:
+    """Pid and uid of the helper whose socket may not be opened, as far as the file and /proc tell."""
+    try:
+        uid = path.lstat().st_uid
+    except OSError:
+        return None, None
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            is_helper = any(word.endswith((b"/nodewarden-gpu", b"nodewarden.gpuhelper.main")) for word in words)
+            is_default = str(path.parent) == paths.DEFAULT_RUNTIME_DIR and b"--runtime-dir" not in words
+            is_here = is_default or os.fsencode(path.parent) in words
+            if is_helper and is_here and process.stat().st_uid == uid:
+                return int(process.name), uid
+    return None, uid
 
 
 class HelperClient:
@@ -46,6 +66,7 @@ class HelperClient:
         self._outstanding: dict[tuple[ReadKind, str], int] = {}
         self._outstanding_of: dict[int, tuple[ReadKind, set[str]]] = {}
         self._late_events: list[wire.HelperEvent] = []
+        self._refusal: str | None = None
         self.pid: int | None = None
         self.uid: int | None = None
 
@@ -58,24 +79,41 @@ class HelperClient:
         """Connect, or connect again.
 
         Raises HelperGoneError when there is no socket or nobody listens, HelperError with code "foreign" when the
-        process behind it belongs neither to us nor to root.
+        process behind it belongs neither to us nor to root, or does not let us in.
         """
         await self.close()
+        self._refusal = None
         try:
             async with asyncio.timeout(self._clock.real_s(self._deadline_s)):
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
+        except PermissionError:
+            self.pid, self.uid = _owner_of(self._path)
+            raise self._foreign() from None
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or "no answer"
             raise HelperGoneError(f"no GPU helper at {self._path}: {reason}", "gone") from error
         helper = peer_of(writer.get_extra_info("socket"))
         self.pid, self.uid = helper.pid, helper.uid
-        if self.uid not in {0, os.geteuid()}:
+        if os.geteuid() != 0 and self.uid not in {0, os.geteuid()}:
             writer.close()
-            raise HelperError(
-                f"the helper at {self._path} is pid {self.pid} of uid {self.uid}, neither ours nor root's", "foreign"
-            )
+            raise self._foreign()
         self._writer = writer
         self._receiving = asyncio.create_task(self._receive(reader), name="helper-receive")
+        if self.uid != os.geteuid():  # a refusal comes at once, and would be lost behind a request that fails
+            await asyncio.wait({self._receiving}, timeout=REFUSAL_S)
+            if self._refusal is not None:
+                raise self._gone("")
+
+    def _foreign(self) -> HelperError:
+        pid = "unknown" if self.pid is None else self.pid
+        said = f"the helper at {self._path} is pid {pid} of uid {self.uid}; uid {os.geteuid()} may not adopt it"
+        return HelperError(said, "foreign")
+
+    def _gone(self, text: str) -> HelperError:
+        """What to say of a connection that has ended."""
+        if self._refusal is not None:
+            return HelperError(f"GPU helper: {self._refusal}", "foreign")
+        return HelperGoneError(text, "gone")
 
     async def close(self) -> None:
         """End the connection; whoever waits gets HelperGoneError."""
@@ -97,7 +135,7 @@ class HelperClient:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(HelperGoneError(f"GPU helper: {why}", "gone"))
+                future.set_exception(self._gone(f"GPU helper: {why}"))
         reads, self._reads = self._reads, {}
         for _, complete in reads.values():
             complete.set()
@@ -112,7 +150,11 @@ class HelperClient:
                 if length > wire.MAX_FRAME_BYTES:
                     why = f"it sent a frame of {length} bytes"
                     break
-                self._take(wire.reply_decoder.decode(await reader.readexactly(length)))
+                reply = wire.reply_decoder.decode(await reader.readexactly(length))
+                if isinstance(reply, wire.ErrorReply) and (reply.id, reply.code) == (0, "foreign"):
+                    why = self._refusal = reply.text  # it answers no request: we are not let in
+                    break
+                self._take(reply)
         except (asyncio.IncompleteReadError, OSError):
             pass
         except (msgspec.DecodeError, ValueError) as error:
@@ -151,7 +193,7 @@ class HelperClient:
 
     def _send(self, request: wire.Request) -> None:
         if self._writer is None:
-            raise HelperGoneError("no connection to the GPU helper", "gone")
+            raise self._gone("no connection to the GPU helper")
         transport = self._writer.transport
         if transport.get_write_buffer_size() > wire.MAX_FRAME_BYTES:
             self._drop("it does not read what we send")
@@ -214,7 +256,7 @@ class HelperClient:
         free = [uuid for uuid in result if (kind, uuid) not in self._outstanding]
         if not free:
             if not self.connected:
-                raise HelperGoneError("no connection to the GPU helper", "gone")
+                raise self._gone("no connection to the GPU helper")
             return result
         request_id = next(self._ids)
         request: wire.Request

@@ -5,7 +5,6 @@ has a deadline, and while a helper does not answer the link only says so.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 
 import structlog
@@ -78,7 +77,7 @@ class HelperLink:
                 self._lost("missing", str(error))
             except HelperError as error:
                 # "foreign" from connect is another user's helper, from hello it is another agent's.
-                ours = self.client.uid in {0, os.geteuid()}
+                ours = self.client.connected
                 states: dict[str, HelperState] = {"timeout": "unresponsive", "foreign": "busy" if ours else "foreign"}
                 self._lost(states.get(error.code, "unresponsive"), str(error))
             return self.adopted
