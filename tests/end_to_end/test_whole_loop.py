@@ -95,6 +95,8 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
     wait_for(lambda: [line for line in lines(job) if line["event"] == "saved"], 10, "the first save")
 
     # Cooling of one board fails: capped, job slowed -----------------------------------------------------------------
+    before = len(lines(job))
+    asked = node.agent.output.count("checkpoint_requested")
     heat.r_k_per_w[SICK] = 0.125
     wait_for(lambda: sick.limit_w < 500, 60, "the sick GPU to be capped below 500 W")
     status = node.status()
@@ -112,10 +114,9 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
     wait_for(lambda: node.status()["jobs"][0]["duty"] < 1.0, 60, "the job to be throttled")
 
     # It gets worse: the job is asked for a checkpoint while it can still finish ---------------------------------------
-    before = len(lines(job))
-    asked = node.agent.output.count("checkpoint_requested")
     heat.r_k_per_w[SICK] = 1.0
     wait_for(lambda: node.agent.output.count("checkpoint_requested") > asked, 60, "the job to be asked for a save")
+    wait_for(lambda: sick.limit_w < 350, 60, "the cap to fall further")
     heat.r_k_per_w[SICK] = 0.05
     saved = wait_for(
         lambda: [line for line in lines(job)[before:] if line["event"] == "saved" and line["asked"]], 30, "a save"
