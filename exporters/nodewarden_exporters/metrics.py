@@ -1,10 +1,11 @@
-"""The metrics that describe the node: one table of name, type, help with unit, labels, and where the value comes from.
+"""The metrics that describe the node: one table of name, help with unit, where the value comes from, labels.
 
 Names are `nodewarden_<subject>_<quantity>_<unit>` in base units; labels are identities only (uuid, pdu, outlet, job_id)
 and never what a workload can make unbounded; names, models and indexes are on `*_info` series to join with.
 Unknown is never 0. Rendering and expiry are in `prometheus.py`.
 """
 
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,6 @@ from nodewarden.model.readings import value_or_none
 from nodewarden_exporters import readers
 from nodewarden_exporters.readers import Key, Part, Reader
 
-Kind = Literal["gauge", "counter"]
 Scope = Literal["node", "gpu", "fast", "links", "pdu", "job", "source", "loop"]
 
 
@@ -32,7 +32,6 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Kind
     help: str
     scope: Scope
     labels: tuple[str, ...] = ()
@@ -40,6 +39,11 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""
     key: Key | None = None
     live: bool = False
+
+    @property
+    def kind(self) -> Literal["gauge", "counter"]:
+        """What the name says: what ends in `_total` only grows."""
+        return "counter" if self.name.endswith("_total") else "gauge"
 
     @property
     def all_labels(self) -> tuple[str, ...]:
@@ -62,62 +66,36 @@ IDENTITY: dict[Scope, tuple[str, ...]] = {
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-def _gpu(
+def _row(
+    prefix: str,
     name: str,
     help_text: str,
     read: Reader = readers.nothing,
     labels: tuple[str, ...] = (),
     *,
-    kind: Kind = "gauge",
+    scope: Scope,
     field: str = "",
     key: Key | None = None,
-    scope: Scope = "gpu",
+    live: bool = False,
 ) -> Metric:
-    return Metric(
-        name=f"nodewarden_gpu_{name}",
-        kind=kind,
-        help=help_text,
-        scope=scope,
-        labels=labels,
-        read=read,
-        field=field,
-        key=key,
-    )
+    full = f"nodewarden_{prefix}{name}"
+    return Metric(name=full, help=help_text, scope=scope, labels=labels, read=read, field=field, key=key, live=live)
 
 
-def _pdu(
-    name: str,
-    help_text: str,
-    read: Reader,
-    labels: tuple[str, ...] = (),
-    *,
-    kind: Kind = "gauge",
-    key: Key | None = None,
-) -> Metric:
-    return Metric(
-        name=f"nodewarden_pdu_{name}", kind=kind, help=help_text, scope="pdu", labels=labels, read=read, key=key
-    )
+_node = partial(_row, "", scope="node")
+_gpu = partial(_row, "gpu_", scope="gpu")
+_link = partial(_row, "nvlink_", scope="links")
+_pdu = partial(_row, "pdu_", scope="pdu")
+_job = partial(_row, "job_", scope="job")
+_source = partial(_row, "source_", scope="source")
+_loop = partial(_row, "loop_", scope="loop")
 
 
-def _part(part: Part, name: str, help_text: str, field: str, scale: float = 1.0, *, kind: Kind = "gauge") -> Metric:
+def _part(part: Part, name: str, help_text: str, field: str, scale: float = 1.0) -> Metric:
     """A row of phases, banks or outlets: parts that were not polled since are not rendered again."""
     parts = f"{part}s"
-    return _pdu(
-        f"{part}_{name}",
-        help_text,
-        readers.per_part(part, field, scale),
-        (part,),
-        kind=kind,
-        key=lambda pdu: getattr(pdu, parts),
-    )
-
-
-def _job(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=f"nodewarden_job_{name}", kind="gauge", help=help_text, scope="job", labels=labels, read=read)
-
-
-def _node(name: str, help_text: str, read: Reader, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=f"nodewarden_{name}", kind="gauge", help=help_text, scope="node", labels=labels, read=read)
+    read = readers.per_part(part, field, scale)
+    return _pdu(f"{part}_{name}", help_text, read, (part,), key=lambda pdu: getattr(pdu, parts))
 
 
 METRICS: tuple[Metric, ...] = (
@@ -174,18 +152,9 @@ METRICS: tuple[Metric, ...] = (
         readers.over_window("power_w", 1),
         ("window",),
     ),
-    _gpu(
-        "energy_joules_total",
-        "Energy used since the driver was loaded, joules.",
-        field="energy_j",
-        kind="counter",
-    ),
+    _gpu("energy_joules_total", "Energy used since the driver was loaded, joules.", field="energy_j"),
     _gpu("power_cap_watts", "Power cap in force as the driver tells it, watts.", field="cap_w"),
-    _gpu(
-        "power_enforced_watts",
-        "Lowest of all power limiters, out-of-band included, watts.",
-        field="enforced_w",
-    ),
+    _gpu("power_enforced_watts", "Lowest of all power limiters, out-of-band included, watts.", field="enforced_w"),
     _gpu(
         "power_cap_requested_watts",
         "Power cap that Nodewarden asked for last, while it owns one.",
@@ -241,40 +210,22 @@ METRICS: tuple[Metric, ...] = (
         "Time with clocks held down for this reason, seconds, by the driver's own counters.",
         readers.slow_seconds,
         ("reason",),
-        kind="counter",
         scope="fast",
         key=lambda facts: [value_or_none(seconds) for seconds in facts.gpu.slow_s.values()],
     ),
-    Metric(
-        name="nodewarden_gpu_compute_processes",
-        kind="gauge",
-        help="Processes that compute on the GPU.",
-        scope="gpu",
-        read=readers.compute_processes,
+    _gpu("compute_processes", "Processes that compute on the GPU.", readers.compute_processes),
+    _link("up", "1 while the NVLink is active.", readers.per_link(lambda link: int(link.active)), ("link",)),
+    _link(
+        "transmit_bytes_total",
+        "Payload sent over the NVLink, bytes.",
+        readers.per_link(lambda link: link.tx_bytes),
+        ("link",),
     ),
-    Metric(
-        name="nodewarden_nvlink_up",
-        kind="gauge",
-        help="1 while the NVLink is active.",
-        scope="links",
-        labels=("link",),
-        read=readers.per_link(lambda link: int(link.active)),
-    ),
-    Metric(
-        name="nodewarden_nvlink_transmit_bytes_total",
-        kind="counter",
-        help="Payload sent over the NVLink, bytes.",
-        scope="links",
-        labels=("link",),
-        read=readers.per_link(lambda link: link.tx_bytes),
-    ),
-    Metric(
-        name="nodewarden_nvlink_receive_bytes_total",
-        kind="counter",
-        help="Payload received over the NVLink, bytes.",
-        scope="links",
-        labels=("link",),
-        read=readers.per_link(lambda link: link.rx_bytes),
+    _link(
+        "receive_bytes_total",
+        "Payload received over the NVLink, bytes.",
+        readers.per_link(lambda link: link.rx_bytes),
+        ("link",),
     ),
     _pdu("info", "What the PDU is; always 1.", readers.pdu_info, ("feed", "vendor", "model", "profile")),
     _pdu("power_watts", "Real power of the whole PDU, watts.", readers.pdu_quantity("power_w")),
@@ -288,7 +239,6 @@ METRICS: tuple[Metric, ...] = (
         "energy_joules_total",
         "Energy through the PDU, joules, by its own resettable counter.",
         readers.pdu_quantity("energy_wh", readers.JOULES_PER_WH),
-        kind="counter",
     ),
     _pdu("node_power_watts", "Real power of this node's outlets together, watts.", readers.pdu_quantity("outlets_w")),
     _pdu(
@@ -302,28 +252,14 @@ METRICS: tuple[Metric, ...] = (
     _part("phase", "power_watts", "Real power of the phase, watts.", "power_w"),
     _part("phase", "apparent_power_voltamperes", "Apparent power of the phase.", "apparent_va"),
     _part("phase", "power_factor_ratio", "Power factor of the phase.", "power_factor"),
-    _part(
-        "phase",
-        "energy_joules_total",
-        "Energy through the phase, joules.",
-        "energy_wh",
-        readers.JOULES_PER_WH,
-        kind="counter",
-    ),
+    _part("phase", "energy_joules_total", "Energy through the phase, joules.", "energy_wh", readers.JOULES_PER_WH),
     _part("bank", "current_amperes", "Current of the bank (breaker), amperes.", "current_a"),
     _part("outlet", "power_watts", "Real power of the outlet, watts.", "power_w"),
     _part("outlet", "current_amperes", "Current of the outlet, amperes.", "current_a"),
     _part("outlet", "voltage_volts", "Voltage at the outlet, volts.", "voltage_v"),
     _part("outlet", "apparent_power_voltamperes", "Apparent power of the outlet.", "apparent_va"),
     _part("outlet", "power_factor_ratio", "Power factor of the outlet.", "power_factor"),
-    _part(
-        "outlet",
-        "energy_joules_total",
-        "Energy through the outlet, joules.",
-        "energy_wh",
-        readers.JOULES_PER_WH,
-        kind="counter",
-    ),
+    _part("outlet", "energy_joules_total", "Energy through the outlet, joules.", "energy_wh", readers.JOULES_PER_WH),
     _pdu(
         "outlet_on", "1 while the outlet is switched on.", readers.outlet_on, ("outlet",), key=lambda pdu: pdu.outlets
     ),
@@ -338,72 +274,37 @@ METRICS: tuple[Metric, ...] = (
         readers.value_of(lambda job: job.duty),
     ),
     _job("checkpoint_seconds", "How long a save takes, seconds.", readers.value_of(lambda job: job.ckpt_s)),
-    Metric(
-        name="nodewarden_job_last_checkpoint_age_seconds",
-        kind="gauge",
-        help="Time since the last save was persisted, seconds.",
-        scope="job",
-        read=readers.checkpoint_age,
+    _job(
+        "last_checkpoint_age_seconds",
+        "Time since the last save was persisted, seconds.",
+        readers.checkpoint_age,
         live=True,
     ),
-    Metric(
-        name="nodewarden_source_up",
-        kind="gauge",
-        help="1 while the source answers and its readings are fresh.",
-        scope="source",
-        read=readers.source_up,
-        live=True,
-    ),
-    Metric(
-        name="nodewarden_source_age_seconds",
-        kind="gauge",
-        help="Time since the source last answered, seconds.",
-        scope="source",
-        read=readers.source_age,
-        live=True,
-    ),
-    Metric(
-        name="nodewarden_source_duration_seconds",
-        kind="gauge",
-        help="How long the last answered read took, seconds.",
-        scope="source",
-        read=readers.value_of(lambda source: source.duration_s),
+    _source("up", "1 while the source answers and its readings are fresh.", readers.source_up, live=True),
+    _source("age_seconds", "Time since the source last answered, seconds.", readers.source_age, live=True),
+    _source(
+        "duration_seconds",
+        "How long the last answered read took, seconds.",
+        readers.value_of(lambda source: source.duration_s),
         key=lambda source: source.duration_s,
     ),
-    Metric(
-        name="nodewarden_source_errors_total",
-        kind="counter",
-        help="Reads that failed, by reason.",
-        scope="source",
-        labels=("reason",),
-        read=readers.errors,
-        key=lambda source: source.errors,
+    _source(
+        "errors_total", "Reads that failed, by reason.", readers.errors, ("reason",), key=lambda source: source.errors
     ),
-    Metric(
-        name="nodewarden_source_rejected_total",
-        kind="counter",
-        help="Values outside what physics allows, dropped, by field.",
-        scope="source",
-        labels=("field",),
-        read=readers.rejected,
+    _source(
+        "rejected_total",
+        "Values outside what physics allows, dropped, by field.",
+        readers.rejected,
+        ("field",),
         key=lambda source: source.rejected,
     ),
-    Metric(
-        name="nodewarden_source_skipped_total",
-        kind="counter",
-        help="Reads skipped because the one before was late.",
-        scope="source",
-        read=readers.value_of(lambda source: source.skipped),
+    _source(
+        "skipped_total",
+        "Reads skipped because the one before was late.",
+        readers.value_of(lambda source: source.skipped),
         key=lambda source: source.skipped,
     ),
-    Metric(
-        name="nodewarden_loop_age_seconds",
-        kind="gauge",
-        help="Time since the loop last finished a turn, seconds.",
-        scope="loop",
-        read=readers.loop_age,
-        live=True,
-    ),
+    _loop("age_seconds", "Time since the loop last finished a turn, seconds.", readers.loop_age, live=True),
     _node("build_info", "Version of the agent; always 1.", readers.build_info, ("version",)),
     _node("armed", "1 while automatic control is on.", readers.value_of(lambda view: int(view.armed))),
     _node(
