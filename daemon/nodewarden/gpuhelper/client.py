@@ -22,7 +22,6 @@ REFUSAL_S = 0.05
 """How long a helper of another user is listened to before it is spoken to, in real seconds."""
 
 R = TypeVar("R", wire.FastReply, wire.SlowReply)
-ReadKind = Literal["fast", "slow"]
 
 
 def _owner_of(path: Path) -> tuple[int | None, int | None]:
@@ -63,8 +62,8 @@ class HelperClient:
         self._receiving: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[wire.Reply]] = {}
         self._reads: dict[int, tuple[dict[str, wire.Reply | None], asyncio.Event]] = {}
-        self._outstanding: dict[tuple[ReadKind, str], int] = {}
-        self._outstanding_of: dict[int, tuple[ReadKind, set[str]]] = {}
+        self._outstanding: dict[tuple[wire.ReadKind, str], int] = {}
+        self._outstanding_of: dict[int, tuple[wire.ReadKind, set[str]]] = {}
         self._late_events: list[wire.HelperEvent] = []
         self._refusal: str | None = None
         self.pid: int | None = None
@@ -250,7 +249,7 @@ class HelperClient:
         return await self._read("slow", wire.SlowReply, uuids, deadline_s)
 
     async def _read(
-        self, kind: ReadKind, reply_type: type[R], uuids: Sequence[str], deadline_s: float | None
+        self, kind: wire.ReadKind, reply_type: type[R], uuids: Sequence[str], deadline_s: float | None
     ) -> dict[str, R | wire.ErrorReply | None]:
         result: dict[str, R | wire.ErrorReply | None] = dict.fromkeys(uuids)
         free = [uuid for uuid in result if (kind, uuid) not in self._outstanding]

@@ -7,19 +7,13 @@ the writer hangs. `state` says what people see.
 import logging
 import threading
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 
 from nodewarden.clock import Clock
 from nodewarden.devices.gpu_library import FastValues, GpuDevice, GpuIdentity, SlowValues
-from nodewarden.errors import (
-    AlreadyRunningError,
-    DeviceError,
-    DeviceLostError,
-    HelperError,
-    NoPermissionError,
-)
+from nodewarden.errors import AlreadyRunningError, DeviceError, DeviceLostError, HelperError, NoPermissionError
 from nodewarden.file_lock import FileLock, LockFailedError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.book import Book, EventLog
@@ -40,7 +34,6 @@ DENIED_FOR_S = 600.0
 """After the driver refused a write for want of rights, none is tried for this long."""
 
 T = TypeVar("T")
-ReadKind = Literal["fast", "slow"]
 
 
 class Answerable(Protocol):
@@ -79,7 +72,7 @@ class GpuWorker:
         self._dropped: GpuDevice | None = None  # an object that met a lost GPU is never used again
         self._reader = Lane(f"read-{identity.index}", shared.clock)
         self._writer = Lane(f"write-{identity.index}", shared.clock)
-        self._waiters: dict[ReadKind, list[tuple[Answerable, int]]] = {"fast": [], "slow": []}
+        self._waiters: dict[wire.ReadKind, list[tuple[Answerable, int]]] = {"fast": [], "slow": []}
         self._waiters_lock = threading.Lock()
         self._lock_problem: str | None = None
         self._probe: str | None = None
@@ -90,7 +83,7 @@ class GpuWorker:
         self.restore_delay_s = 0.0
         self._checked_at_s = 0.0
         self._failsafe_w: float | None = None  # still to be applied
-        self._quiet_failure = ""
+        self._quiet_failure = ""  # as last logged
         self._cap = GpuCap(
             self.uuid,
             lambda: f"GPU {self.identity.index}",
@@ -117,11 +110,6 @@ class GpuWorker:
 
     def shown(self) -> wire.GpuIdentity:
         """How the helper presents this GPU."""
-        state: Literal["ok", "lost", "unresponsive"] = "ok"
-        if self.unresponsive:
-            state = "unresponsive"
-        elif self._device is None:
-            state = "lost"
         reason = self._why_no_write() or self._probe
         identity = self.identity
         return wire.GpuIdentity(
@@ -129,7 +117,7 @@ class GpuWorker:
             index=identity.index,
             model=identity.model,
             pci_bus_id=identity.pci_bus_id,
-            state=state,
+            state="unresponsive" if self.unresponsive else "lost" if self._device is None else "ok",
             can_write=reason is None,
             write_reason=reason,
         )
@@ -179,15 +167,12 @@ class GpuWorker:
         The driver refuses that before it looks at the value; a library that decides otherwise is believed.
         """
 
-        def ask(device: GpuDevice) -> None:
-            device.set_cap_w(device.get_cap_w())
-            self._probe = None
-
         def job() -> None:
             try:
                 with self._shared.gate.call():
                     if self._device is not None:
-                        ask(self._device)
+                        self._device.set_cap_w(self._device.get_cap_w())
+                        self._probe = None
             except DeviceError as error:
                 log.warning("control_unavailable uuid=%s reason=%r", self.uuid, str(error))
             finally:
@@ -211,7 +196,7 @@ class GpuWorker:
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def read(self, kind: ReadKind, peer: Answerable, request_id: int) -> None:
+    def read(self, kind: wire.ReadKind, peer: Answerable, request_id: int) -> None:
         """Answer `peer` with one fast or slow reading, or with why there is none."""
         if self._device is None:
             peer.send(self._error(request_id, *self._why_no_device()))
@@ -228,7 +213,7 @@ class GpuWorker:
         if not submitted:
             peer.send(self._error(request_id, "busy", "too many reads wait"))
 
-    def _read(self, kind: ReadKind) -> None:
+    def _read(self, kind: wire.ReadKind) -> None:
         values: FastValues | SlowValues | None = None
         failure = self._why_no_device()
         device = None
@@ -281,12 +266,10 @@ class GpuWorker:
             self.check()
 
     def _error(self, request_id: int, code: wire.ErrorCode, text: str) -> wire.ErrorReply:
-        named = (
-            text
-            if text.startswith((f"GPU {self.identity.index}", "power cap", "keep_w"))
-            else f"GPU {self.identity.index}: {text}"
-        )
-        return wire.ErrorReply(id=request_id, code=code, text=named, uuid=self.uuid)
+        name = f"GPU {self.identity.index}"
+        if not text.startswith((name, "power cap", "keep_w")):
+            text = f"{name}: {text}"
+        return wire.ErrorReply(id=request_id, code=code, text=text, uuid=self.uuid)
 
     # Writing --------------------------------------------------------------------------------------------------------
 
