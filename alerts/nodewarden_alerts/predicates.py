@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Reading
-from nodewarden.model.setpoints import Cause, Level
+from nodewarden.model.setpoints import CapSetpoint, Cause, Level
 from nodewarden.model.snapshot import GpuSnapshot
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding
 
@@ -32,10 +32,33 @@ def _index(gpu: GpuSnapshot | None) -> float:
     return gpu.index if gpu is not None and gpu.index is not None else math.inf
 
 
+def behind(entry: LedgerEntry, setpoint: CapSetpoint | None, *, armed: bool) -> CapSetpoint | None:
+    """The decision behind a cap in force; None = none any more.
+
+    While disarmed a person's cap is nothing else, whatever would be decided if the node were armed.
+    """
+    if setpoint is None or setpoint.cause == Cause.NONE:
+        return None
+    if armed or entry.protects != "none":
+        return setpoint
+    return CapSetpoint(
+        w=entry.w,
+        cause=Cause.LEASE if entry.cause == Cause.LEASE else Cause.MANUAL,
+        manual_w=entry.w,
+        expires_s=entry.expires_at_s,
+        lifts_when="released" if entry.expires_at_s is None else "released, or its time is over",
+    )
+
+
+def cause_words(setpoint: CapSetpoint) -> str:
+    """Why this cap is what it is, for people."""
+    return f"kept at the pace of {setpoint.paced_by}" if setpoint.paced_by else CAUSE_WORDS[setpoint.cause]
+
+
 def _why(facts: Facts, entry: LedgerEntry) -> str:
-    setpoint = facts.setpoints.caps.get(entry.uuid)
-    if setpoint is not None and setpoint.cause != Cause.NONE:
-        return CAUSE_WORDS[setpoint.cause]
+    setpoint = behind(entry, facts.setpoints.caps.get(entry.uuid), armed=facts.armed)
+    if setpoint is not None:
+        return cause_words(setpoint)
     try:
         return CAUSE_WORDS[Cause(entry.cause)]
     except (KeyError, ValueError):
@@ -166,7 +189,7 @@ def gpu_capped(facts: Facts, now_s: float) -> Iterator[Finding]:
     """A cap of ours is in force."""
     for entry, name in _capped(facts):
         if entry.state == "owned" and entry.pending is None and entry.w < entry.prior_w:
-            setpoint = facts.setpoints.caps.get(entry.uuid)
+            setpoint = behind(entry, facts.setpoints.caps.get(entry.uuid), armed=facts.armed)
             lifts = setpoint.lifts_when if setpoint is not None else ""
             yield Finding(
                 what=f"{name} capped at {entry.w:.0f} W: {_why(facts, entry)}",

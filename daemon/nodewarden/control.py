@@ -31,6 +31,10 @@ SAFE_MAX_OP_C, SAFE_SLOWDOWN_C, SAFE_SHUTDOWN_C, SAFE_HBM_MAX_OP_C = 85.0, 89.0,
 PAUSE_S = 3.0  # a gap between turns after which the world is looked at anew before anything is decided
 CLOCK_STEP_S = 1.0
 DECISION_STEP_W = 10.0
+DRY_RUN = "dry run: "
+DECISIONS = frozenset(
+    {"gpu_capped", "gpu_uncapped", "ladder_raised", "ladder_lowered", "checkpoint_wanted", "checkpoint_impossible"}
+)
 
 
 class NodeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +118,7 @@ class ControlLoop:
             self._state = initial_state(limits)
         self._state, setpoints, events = decide(self._state, snapshot, limits, now_s)
         for event in events:
-            self._recorder.event(event)
+            self._recorder.event(self._dry(event, setpoints))
         self.snapshot, self.limits, self.setpoints = snapshot, limits, setpoints
         self._record(snapshot, setpoints)
         self._caps.apply(setpoints.caps, armed=self.armed, hot=self._is_hot)
@@ -126,6 +130,20 @@ class ControlLoop:
         )
         self.turn_took_s = self._clock.now_s() - now_s
         self._on_turn()
+
+    def _dry(self, event: Event, setpoints: Setpoints) -> Event:
+        """The event as it is told: while disarmed nothing comes of a decision of ours, and it must not sound so."""
+        if self.armed or event.code not in DECISIONS:
+            return event
+        cap = setpoints.caps.get(event.uuid or "")
+        is_asked = event.code == "gpu_capped" and cap is not None and cap.cause in {Cause.MANUAL, Cause.LEASE}
+        is_lifted = event.code == "gpu_uncapped" and event.uuid in self._caps.own
+        if is_asked or is_lifted:
+            return event
+        text = event.text.replace(" capped at ", " would be capped at ", 1).replace(
+            " is back at ", " would be back at "
+        )
+        return msgspec.structs.replace(event, text=f"{DRY_RUN}{text}")
 
     def _adopt(self) -> None:
         """Take over the ledger; a fresh adoption brings back manual caps that outlived the agent before."""

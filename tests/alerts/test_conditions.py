@@ -88,6 +88,28 @@ def test_the_capped_gpu_is_told_with_watts_cause_since_and_what_lifts_it() -> No
     assert exit_code_of(health_of([problem])) == 1
 
 
+def test_a_gpu_that_only_keeps_the_pace_is_not_said_to_be_cooled_badly() -> None:
+    paced = CapSetpoint(w=540.0, cause=Cause.THERMAL, protects=Protects.GPU, lifts_when="it is", paced_by="GPU 3")
+    (problem,) = problems(facts(ledger=(entry(),), setpoints=Setpoints(caps={"GPU-5": paced})))
+    assert problem.text.startswith("GPU 5 capped at 540 W: kept at the pace of GPU 3 since ")
+
+
+def test_a_persons_cap_is_a_persons_while_disarmed_whatever_would_be_decided() -> None:
+    hot = CapSetpoint(w=300.0, cause=Cause.THERMAL, protects=Protects.GPU, manual_w=540.0, lifts_when="it is cooler")
+    by_hand = entry(cause="manual", protects="none")
+    texts = {
+        armed: next(
+            problem.text
+            for problem in problems(facts(ledger=(by_hand,), setpoints=Setpoints(caps={"GPU-5": hot}), armed=armed))
+            if problem.code == "gpu_capped"
+        )
+        for armed in (True, False)
+    }
+    assert "cooling removes less heat" in texts[True]
+    assert "a person asked for it" in texts[False]
+    assert texts[False].endswith("lifts when released")
+
+
 def test_disarmed_is_told_but_is_not_degraded() -> None:
     found = problems(facts(armed=False, armed_since_s=NOW_S - 60))
     assert [(p.code, p.severity) for p in found] == [("disarmed", "info")]

@@ -16,7 +16,7 @@ from nodewarden.api.view import View
 from nodewarden.errors import RefusedError
 from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Absent, Failed, Reading
-from nodewarden.model.setpoints import CapSetpoint, Cause, Level, Setpoints
+from nodewarden.model.setpoints import CapSetpoint, Cause, Level, Protects, Setpoints
 from support.fake_node import FakeNode
 from support.node_views import NOW_S, WALL_S, blind, calm, degraded, hot, uuid_of
 
@@ -54,6 +54,7 @@ def test_a_capped_gpu_says_why_since_when_and_what_would_lift_it():
         "lifts_when": "margin > 4 degC for 60 s",
         "prior_w": 700,
         "protects": "gpu",
+        "paced_by": None,
     }
     assert (gpu["junction_c"], gpu["power_w"], gpu["cap_w"], gpu["time_to_slowdown_s"]) == (84, 523.1, 540, 48)
     assert (document["health"], document["ladder"], document["time"]) == ("critical", 3, "2026-11-30T12:00:00Z")
@@ -197,6 +198,47 @@ async def test_the_answer_to_a_cap_is_what_came_of_it(view, gpu, w, writes, stat
     await node.set_manual_cap([uuid_of(gpu)], w, 60, Who(0, 1))
     (effect,) = await wait_for_cap(node, [uuid_of(gpu)], w, asked_at_s=NOW_S)
     assert (effect.state, effect.text) == (state, said)
+
+
+def paced(view: View) -> View:
+    """GPU 1 beside the hot GPU 5: cool itself, kept at its pace."""
+    cap = CapSetpoint(w=550, cause=Cause.THERMAL, protects=Protects.GPU, lifts_when="GPU 5 is", paced_by="GPU 5")
+    entry = LedgerEntry(uuid=uuid_of(1), prior_w=700, w=550, keep_w=550, protects="gpu", cause="thermal")
+    setpoints = msgspec.structs.replace(view.setpoints, caps=view.setpoints.caps | {uuid_of(1): cap})
+    return msgspec.structs.replace(view, setpoints=setpoints, ledger=[*view.ledger, entry])
+
+
+def test_a_gpu_that_keeps_the_pace_of_another_says_so_and_is_explained_in_full_only_when_asked_for():
+    view = paced(hot())
+    cap = plain(view)["gpus"][1]["cap"]
+    assert (cap["cause"], cap["paced_by"]) == ("thermal", "GPU 5")
+    explained = {gpu.index: gpu for gpu in explanation(view).gpus}
+    assert explained[1].headline.endswith("kept at the pace of GPU 5.")
+    assert (explained[1].done, explained[1].why, explained[1].undo) == ([], [], [])
+    assert explained[5].why
+    (asked,) = explanation(view, [uuid_of(1)]).gpus
+    assert asked.why
+    assert any(command.startswith("nodectl disarm") for command in asked.undo)
+
+
+def test_the_advice_for_a_cap_is_that_of_its_cause():
+    view = paced(hot())
+    by_hand = LedgerEntry(uuid=uuid_of(6), prior_w=700, w=600, protects="none", cause="manual")
+    alike = [msgspec.structs.replace(view.problems[1], uuid=uuid_of(i)) for i in (1, 5, 6)]
+    view = msgspec.structs.replace(view, ledger=[*view.ledger, by_hand], problems=tuple(alike))
+    assert [problem["advice"] for problem in plain(view)["problems"]] == [
+        "nodectl explain 1",
+        "nodectl explain 5; look at cooling",
+        "nodectl explain 6; nodectl release 6",
+    ]
+
+
+async def test_while_disarmed_a_persons_cap_is_in_force_although_heat_would_ask_for_less():
+    view = msgspec.structs.replace(hot(), armed=False, ledger=[])
+    node = FakeNode(view)
+    await node.set_manual_cap([uuid_of(5)], 600, 60, Who(0, 1))
+    (effect,) = await wait_for_cap(node, [uuid_of(5)], 600, asked_at_s=NOW_S)
+    assert effect.state != "lower"
 
 
 async def test_a_cap_that_the_hardware_refuses_is_told_as_refused():

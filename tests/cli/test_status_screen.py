@@ -178,8 +178,7 @@ def test_the_same_problem_of_many_gpus_is_told_once():
 def test_while_disarmed_the_ladder_says_what_would_be():
     view = msgspec.structs.replace(hot(), armed=False, health="ok", problems=())
     assert (
-        "disarmed: only watching  ladder 3: would be job slowed"
-        in status_lines(document_of(view), plain_screen(140))[0]
+        "disarmed: only watching  ladder 3: would slow the job" in status_lines(document_of(view), plain_screen(140))[0]
     )
 
 

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from nodewarden.cli.main import main
+from nodewarden.errors import RefusedError
 from nodewarden.journal import Entry, Journal
 from nodewarden.model.setpoints import Cause, JobSetpoint
-from support.fake_node import served
+from support.fake_node import FakeNode, served
 from support.node_views import NOW_S, WALL_S, blind, calm, hot, uuid_of
 from support.nodectl import COMMAND, nodectl
 from support.wait import wait_for
@@ -100,12 +101,51 @@ def test_what_cannot_be_is_refused_with_what_can(run, hot_node, words, code, sai
     assert hot_node.node.calls == []
 
 
+class Starting(FakeNode):
+    """An agent that has not finished its first turn when it is first asked."""
+
+    refusals = 2
+
+    def view(self):
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise RefusedError("the agent has not finished its first turn; try again in a second", "starting")
+        return super().view()
+
+
+def test_before_the_first_turn_status_waits_a_little_and_then_says_that_nobody_answers(capsys):
+    with served(calm(), node=Starting) as there:
+        assert main(["--runtime-dir", str(there.runtime), "status"]) == 0
+        assert "OK: within all limits" in capsys.readouterr().out
+        there.node.refusals = 1000
+        assert main(["--runtime-dir", str(there.runtime), "status", "--timeout", "0.3"]) == 4
+        assert "first turn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["arm"], ["disarm"], ["cap", "0", "500"], ["release", "0"], ["throttle", "all", "80"],
+        ["checkpoint", "all"], ["restore"],
+    ],
+)  # fmt: skip
+def test_every_verb_that_changes_something_takes_yes(run, hot_node, words):
+    code, _, err = run(*words, "--yes")
+    assert (code in {0, 1}, err) == (True, "")
+    assert hot_node.node.calls
+
+
+def test_events_of_a_dry_run_do_not_sound_as_if_it_had_been_done(run, hot_node):
+    hot_node.node.journal = [EVENTS[0] | {"text": "dry run: GPU 5 would be capped at 540 W"}]
+    assert run("events")[1].endswith("  dry run  GPU 5 would be capped at 540 W\n")
+
+
 def test_release_says_what_is_left(run):
     run("cap", "all", "600")
     code, out, _ = run("release", "all")
     assert code == 0
     assert "GPU 0: manual cap released; its limit rises step by step to 700 W" in out
-    assert "GPU 5: manual cap released; still capped at 540 W by thermal" in out
+    assert "GPU 5: manual cap released; still capped at 540 W: heat" in out
     assert run("release", "0")[1] == "no manual cap was in force there\n"
 
 

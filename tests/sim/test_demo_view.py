@@ -8,7 +8,7 @@ from rich.console import Console
 
 from nodewarden.model.readings import value_or_none
 from nodewarden.sim.closed_loop import LIMIT, ClosedLoop
-from nodewarden.sim.demo_view import LADDER, DemoView, plain_line, spark
+from nodewarden.sim.demo_view import LADDER, DemoView, plain_line, spark, what_of
 from nodewarden.sim.job_link import BoardTruth
 from nodewarden.sim.scenario import load_scenario
 from nodewarden.sim.story import cap_stories, gpu_story
@@ -116,6 +116,19 @@ def test_a_progress_line_has_the_numbers(samples: list[Sample]) -> None:
     assert "2:00" in line
     assert LADDER[samples[-1].ladder] in line
     assert f"step {samples[-1].step}" in line
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        (GpuSample(index=0), "full power"),
+        (GpuSample(index=0, cause="thermal", margin_c=3.0), "too little cooling"),
+        (GpuSample(index=0, cause="thermal", margin_c=30.0, paced_by="GPU 5"), "pace of GPU 5"),
+        (GpuSample(index=5, cause="thermal", margin_c=20.0), "power comes back"),
+    ],
+)
+def test_the_last_column_says_why_in_words(gpu: GpuSample, said: str) -> None:
+    assert what_of(gpu).plain == said
 
 
 def test_a_status_document_becomes_a_sample() -> None:

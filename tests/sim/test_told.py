@@ -8,8 +8,8 @@ def told(at_s: float, code: str, text: str, uuid: str | None = None) -> Told:
     return Told(at_s=at_s, code=code, text=text, uuid=uuid)
 
 
-def lines(events: list[Told], *, armed: bool = True) -> list[str]:
-    return [event.text for event in plainly(events, armed=armed)]
+def lines(events: list[Told]) -> list[str]:
+    return [event.text for event in plainly(events)]
 
 
 def test_eight_caps_at_once_are_one_line() -> None:
@@ -39,10 +39,10 @@ def test_paths_of_a_temporary_folder_are_left_out() -> None:
     assert lines([event]) == ["checkpoint of job toy persisted at step 35"]
 
 
-def test_while_disarmed_decisions_are_marked_as_a_dry_run() -> None:
-    events = [told(60.0, "gpu_capped", f"GPU {i} capped at 626 W", f"GPU-{i}") for i in range(2)]
+def test_a_dry_run_stays_one_when_eight_gpus_are_one_line() -> None:
+    events = [told(60.0, "gpu_capped", f"dry run: GPU {i} would be capped at 626 W", f"GPU-{i}") for i in range(2)]
     events.append(told(70.0, "gpu_at_slowdown_firing", "GPU 5 at its slowdown temperature"))
-    assert lines(events, armed=False) == [
-        "dry run: GPU 0 (and 1 more) capped at 626 W",
+    assert lines(events) == [
+        "dry run: GPU 0 (and 1 more) would be capped at 626 W",
         "GPU 5 at its slowdown temperature",
     ]

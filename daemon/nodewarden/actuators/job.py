@@ -13,7 +13,7 @@ import msgspec
 from nodewarden.clock import Clock
 from nodewarden.errors import RefusedError
 from nodewarden.model.events import Event
-from nodewarden.model.setpoints import JobSetpoint
+from nodewarden.model.setpoints import CAUSE_NOUNS, JobSetpoint
 from nodewarden.model.snapshot import JobSnapshot
 
 TTL_S = 15.0  # a dead agent frees the job after this
@@ -121,4 +121,5 @@ class JobActuator:
         else:
             self.duty[job] = duty
             if before >= 1.0:
-                self._on_event(Event("job_throttled", None, f"job {job} throttled to {duty:.0%} of the time ({cause})"))
+                why = CAUSE_NOUNS.get(cause, "a cap cannot be written")
+                self._on_event(Event("job_throttled", None, f"job {job} throttled to {duty:.0%} of the time: {why}"))

@@ -217,7 +217,9 @@ class PowerCapActuator:
         self.trouble[uuid] = Trouble(error.code, str(error), since_s, retry_at_s)
         if before is None or before.code != error.code:
             log.warning("cap_not_written", uuid=uuid, code=error.code, detail=str(error))
-            self._on_event(Event("cap_not_written", uuid, f"{self._name(uuid)}: {error}"))
+            name = self._name(uuid)
+            said = str(error).removeprefix(f"{name}: ")
+            self._on_event(Event("cap_not_written", uuid, f"{name}: the cap is not written: {said}"))
 
     def _name(self, uuid: str) -> str:
         identity = self._link.identities.get(uuid)

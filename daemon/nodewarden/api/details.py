@@ -10,6 +10,7 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause
 from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, PduSnapshot, SourceStatus
+from nodewarden_alerts.predicates import behind
 
 Document = dict[str, Any]
 
@@ -40,6 +41,8 @@ def caps_document(view: View) -> Document:
         entry, setpoint = entries.get(uuid), view.setpoints.caps.get(uuid)
         gpu = gpus.get(uuid)
         shown = gpu_status(view, gpu) if gpu else None
+        if entry is not None:
+            setpoint = behind(entry, setpoint, armed=view.armed)
         is_wanted = setpoint is not None and setpoint.cause != Cause.NONE
         expires_s = _expires_s(entry, setpoint)
         caps.append(
@@ -56,6 +59,7 @@ def caps_document(view: View) -> Document:
                 "since": _time(view, view.caps_since.get(uuid) or (entry.since_s if entry else None)),
                 "expires": _time(view, expires_s),
                 "lifts_when": setpoint.lifts_when if setpoint else "",
+                "paced_by": setpoint.paced_by if setpoint else None,
                 "state": entry.state if entry else None,
                 "pending": entry.pending if entry else None,
                 "refused": view.refusals.get(uuid),

@@ -112,7 +112,8 @@ def _effect(view: View, uuid: str, w: float, asked_at_s: float) -> CapEffect:
     is_read = isinstance(reading, Reading) and reading.taken_at_s > asked_at_s
     if is_above_prior and limits is not None and setpoint.w >= limits.prior_w - _CLOSE_W:
         return says("lower", f"stays at {limits.prior_w:g} W, the limit before us; a cap is never raised above it")
-    if setpoint.w < w - _CLOSE_W:
+    entry = next((e for e in view.ledger if e.uuid == uuid), None)
+    if setpoint.w < w - _CLOSE_W and (view.armed or (entry is not None and entry.protects != "none")):
         if setpoint.cause in {Cause.MANUAL, Cause.LEASE}:
             return says("rising", f"rises step by step from {setpoint.w:.0f} W to {w:g} W")
         words = CAUSE_WORDS.get(setpoint.cause, str(setpoint.cause))

@@ -10,7 +10,7 @@ from nodewarden.api.view import View
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause, Level
 from nodewarden.model.snapshot import GpuSnapshot
-from nodewarden_alerts.predicates import CAUSE_WORDS
+from nodewarden_alerts.predicates import CAUSE_WORDS, behind, cause_words
 
 LEVEL_WORDS = {
     Level.NORMAL: "nothing needs to be done",
@@ -86,7 +86,7 @@ def explanation(view: View, uuids: list[str] | None = None) -> Explanation:
         ladder_text=LEVEL_WORDS[level],
         headline=_node_headline(view),
         problems=problems,
-        gpus=[_explain_gpu(view, gpu) for gpu in named],
+        gpus=[_explain_gpu(view, gpu, is_asked=uuids is not None) for gpu in named],
         jobs=_job_lines(view),
     )
 
@@ -122,18 +122,32 @@ def _has_something_to_say(view: View, gpu: GpuSnapshot) -> bool:
     )
 
 
-def _explain_gpu(view: View, gpu: GpuSnapshot) -> GpuExplanation:
+def _explain_gpu(view: View, gpu: GpuSnapshot, *, is_asked: bool) -> GpuExplanation:
     status = gpu_status(view, gpu)
     setpoint = view.setpoints.caps.get(gpu.uuid)
+    if not is_asked and gpu.health == "ok" and status.cap is not None and status.cap.paced_by is not None:
+        headline, lifts_when = _gpu_headline(view, gpu, status, setpoint), _lifts_when(view, gpu, setpoint)
+        return GpuExplanation(  # the GPU that sets the pace is explained in full; this one when it is asked for
+            uuid=gpu.uuid, index=gpu.index, headline=headline, done=[], why=[], lifts_when=lifts_when, undo=[]
+        )
     return GpuExplanation(
         uuid=gpu.uuid,
         index=gpu.index,
         headline=_gpu_headline(view, gpu, status, setpoint),
         done=_done(view, gpu, status, setpoint),
         why=_why(view, gpu, status, setpoint),
-        lifts_when=setpoint.lifts_when if setpoint and setpoint.cause != Cause.NONE else "",
+        lifts_when=_lifts_when(view, gpu, setpoint),
         undo=_undo(view, gpu, status),
     )
+
+
+def _lifts_when(view: View, gpu: GpuSnapshot, setpoint: CapSetpoint | None) -> str:
+    if gpu.health in {"lost", "absent"}:
+        return ""  # no cap holds it down
+    entry = next((e for e in view.ledger if e.uuid == gpu.uuid), None)
+    if entry is not None:
+        setpoint = behind(entry, setpoint, armed=view.armed)
+    return setpoint.lifts_when if setpoint is not None and setpoint.cause != Cause.NONE else ""
 
 
 def _gpu_headline(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: CapSetpoint | None) -> str:
@@ -148,9 +162,11 @@ def _gpu_headline(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: Cap
     if status.cap is not None:
         entry = next(e for e in view.ledger if e.uuid == gpu.uuid)
         held = f" for {for_long(view.now_s - view.caps_since.get(gpu.uuid, entry.since_s))}"
-        return f"{name} is capped at {entry.w:.0f} W of {entry.prior_w:.0f} W{held}: {_cause_words(status.cap.cause)}."
+        paced = f"kept at the pace of {status.cap.paced_by}" if status.cap.paced_by else ""
+        words = paced or _cause_words(status.cap.cause)
+        return f"{name} is capped at {entry.w:.0f} W of {entry.prior_w:.0f} W{held}: {words}."
     if setpoint is not None and setpoint.cause != Cause.NONE:
-        word = _cause_words(setpoint.cause)
+        word = cause_words(setpoint)
         if not view.armed:
             return f"{name} would be capped at {setpoint.w:.0f} W if the node were armed: {word}."
         return f"{name} is about to be capped at {setpoint.w:.0f} W: {word}."

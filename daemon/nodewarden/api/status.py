@@ -18,6 +18,7 @@ from nodewarden.model.setpoints import Cause, Level
 from nodewarden.model.snapshot import GpuHealth, GpuSnapshot, JobSnapshot, JobState, Number, PduSnapshot, SourceStatus
 from nodewarden_alerts import advice_of
 from nodewarden_alerts.conditions import Severity
+from nodewarden_alerts.predicates import behind
 
 SCHEMA = 1
 _GPU_STALE_S = 3.0
@@ -25,13 +26,14 @@ _PDU_STALE_S = 15.0
 
 
 class CapStatus(msgspec.Struct, kw_only=True):
-    """A cap of ours in force: why, since when, and what would lift it."""
+    """A cap of ours in force: why, since when, and what would lift it; paced_by is the GPU whose pace it keeps."""
 
     cause: str
     since: str | None
     lifts_when: str
     prior_w: float
     protects: Literal["none", "gpu", "breaker"]
+    paced_by: str | None = None
 
 
 class GpuStatus(msgspec.Struct, kw_only=True):
@@ -136,10 +138,22 @@ def status_document(view: View) -> Status:
 def advice_for(view: View, code: str, uuid: str | None) -> str:
     """What to do about a problem, with the GPU's index where the commands in it say GPU."""
     advice = advice_of(code)
+    if uuid is not None and (cap := cap_status(view, uuid)) is not None:
+        advice = _of_this_cause(advice, cap)
     gpu = view.snapshot.gpus.get(uuid) if uuid is not None else None
     if gpu is None or gpu.index is None:
         return advice
     return re.sub(r"(nodectl \w+) GPU\b", rf"\1 {gpu.index}", advice)
+
+
+def _of_this_cause(advice: str, cap: CapStatus) -> str:
+    """Leaves out what an advice says for other causes than the one of this cap, as in "thermal: look at cooling"."""
+    cause = "pace" if cap.paced_by else "manual" if cap.cause in {Cause.MANUAL, Cause.LEASE} else cap.cause
+    parts = [part.partition(": ") for part in advice.split("; ")]
+    others = set(Cause) - {cause}
+    return "; ".join(
+        text if label == cause else label + colon + text for label, colon, text in parts if label not in others
+    )
 
 
 def status_without_agent(node: str, wall_s: float, now_s: float, ledger: list[LedgerEntry]) -> Status:
@@ -212,15 +226,15 @@ def cap_status(view: View, uuid: str) -> CapStatus | None:
     entry = next((e for e in view.ledger if e.uuid == uuid), None)
     if entry is None or entry.state == "vanished":
         return None
-    setpoint = view.setpoints.caps.get(uuid)
-    decided = setpoint is not None and setpoint.cause != Cause.NONE
+    setpoint = behind(entry, view.setpoints.caps.get(uuid), armed=view.armed)
     since_s = view.caps_since.get(uuid, entry.since_s)
     return CapStatus(
-        cause=str(setpoint.cause) if decided and setpoint else entry.cause or "none",
+        cause=str(setpoint.cause) if setpoint else entry.cause or "none",
         since=rfc3339(view.unix_s(since_s)) if since_s else None,
-        lifts_when=setpoint.lifts_when if setpoint and setpoint.lifts_when else "",
+        lifts_when=setpoint.lifts_when if setpoint else "",
         prior_w=tidy(entry.prior_w),
-        protects=setpoint.protects.value if decided and setpoint else entry.protects,
+        protects=setpoint.protects.value if setpoint else entry.protects,
+        paced_by=setpoint.paced_by if setpoint else None,
     )
 
 

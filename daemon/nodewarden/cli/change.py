@@ -7,8 +7,17 @@ import click
 from nodewarden.cli.connection import ask
 from nodewarden.cli.exits import DEGRADED, OK
 from nodewarden.cli.output import clean, emit, emit_json, screen
-from nodewarden.cli.params import Duration, Percent, Watts, json_option, reason_option, runtime_of, timeout_option
-from nodewarden.cli.words import age
+from nodewarden.cli.params import (
+    Duration,
+    Percent,
+    Watts,
+    json_option,
+    reason_option,
+    runtime_of,
+    timeout_option,
+    yes_option,
+)
+from nodewarden.cli.words import age, cause
 
 _WEEK_S = 7 * 86400.0
 
@@ -22,6 +31,7 @@ def _say(*lines: str) -> None:
 @json_option
 @timeout_option
 @reason_option
+@yes_option
 @click.pass_context
 def arm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> None:
     """Let decisions reach the hardware and the jobs. Stays so over restarts.
@@ -41,6 +51,7 @@ def arm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> Non
 @json_option
 @timeout_option
 @reason_option
+@yes_option
 @click.pass_context
 def disarm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> None:
     """Only watch from now on: automatic caps are lifted step by step, none is started. Manual caps stay.
@@ -64,6 +75,7 @@ def disarm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> 
 @json_option
 @timeout_option
 @reason_option
+@yes_option
 @click.pass_context
 def cap(
     ctx: click.Context, gpu: str, w: float, for_s: float | None, as_json: bool, timeout_s: float, reason: str
@@ -90,13 +102,14 @@ def cap(
 
 
 @click.command()
-@click.argument("gpu", metavar="GPU", default="all")
+@click.argument("gpu", metavar="[GPU]", default="all")
 @json_option
 @timeout_option
 @reason_option
+@yes_option
 @click.pass_context
 def release(ctx: click.Context, gpu: str, as_json: bool, timeout_s: float, reason: str) -> None:
-    """End manual caps; caps that protect something stay.
+    """End manual caps, without GPU all of them; caps that protect something stay.
 
     \b
     Examples:
@@ -115,7 +128,7 @@ def release(ctx: click.Context, gpu: str, as_json: bool, timeout_s: float, reaso
 def _released(each: dict[str, Any]) -> str:
     name = f"GPU {each['index']}" if each["index"] is not None else each["uuid"]
     if each["cause"] not in {"none", "manual", "lease"}:
-        return f"{name}: manual cap released; still capped at {each['w']:.0f} W by {each['cause'].replace('_', ' ')}"
+        return f"{name}: manual cap released; still capped at {each['w']:.0f} W: {cause(each)}"
     goal = f" to {each['prior_w']:.0f} W" if each["prior_w"] is not None else ""
     return f"{name}: manual cap released; its limit rises step by step{goal}"
 
@@ -127,6 +140,7 @@ def _released(each: dict[str, Any]) -> str:
 @json_option
 @timeout_option
 @reason_option
+@yes_option
 @click.pass_context
 def throttle(
     ctx: click.Context, job: str, duty: float, for_s: float, as_json: bool, timeout_s: float, reason: str
@@ -157,6 +171,7 @@ def throttle(
 @json_option
 @timeout_option
 @reason_option
+@yes_option
 @click.pass_context
 def checkpoint(ctx: click.Context, job: str, as_json: bool, timeout_s: float, reason: str) -> int:
     """Ask a job to save now and go on.

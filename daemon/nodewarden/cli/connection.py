@@ -16,6 +16,7 @@ DEFAULT_TIMEOUT_S = 2.5  # with the start of Python it stays below 3 s
 SCHEMA = 1
 _MAX_ANSWER_BYTES = 64 << 20
 _RETRY_S = 0.02
+_STARTING_RETRY_S = 0.1
 
 # How a program's word for a refusal becomes an exit code; others are DEGRADED: understood, not done.
 _CODE_OF_KIND = {
@@ -23,6 +24,7 @@ _CODE_OF_KIND = {
     "unknown_verb": NOT_ANSWERING,
     "limited": NOT_ANSWERING,
     "timeout": NOT_ANSWERING,
+    "starting": NOT_ANSWERING,
     "invalid_params": USAGE,
     "unknown_gpu": USAGE,
     "unknown_job": USAGE,
@@ -34,10 +36,23 @@ def ask(runtime: Path, verb: str, params: dict[str, Any] | None = None, timeout_
     """The result of one verb.
 
     Raises:
-        CliError: not running (3), not answering or cut short (4), no rights (5), refused (1 or 64).
+        CliError: not running (3), not answering, cut short or still starting (4), no rights (5), refused (1 or 64).
     """
-    path = paths.control_socket(runtime)
     deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _ask_once(paths.control_socket(runtime), verb, params, timeout_s, deadline_s)
+        except _StartingError:
+            if time.monotonic() + _STARTING_RETRY_S >= deadline_s:
+                raise
+            time.sleep(_STARTING_RETRY_S)
+
+
+class _StartingError(CliError):
+    """The agent answers, and has nothing to say before its first turn."""
+
+
+def _ask_once(path: Path, verb: str, params: dict[str, Any] | None, timeout_s: float, deadline_s: float) -> Any:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         _connect(sock, path, deadline_s)
         request = {"jsonrpc": "2.0", "id": 1, "method": verb, "params": params or {}}
@@ -109,7 +124,8 @@ def _result(line: bytes) -> Any:
         raise CliError("the answer on the control socket is not one of an agent", NOT_ANSWERING) from None
     if error is not None:
         message, kind = str(error.get("message", "refused")), (error.get("data") or {}).get("kind", "")
-        raise CliError(message, _CODE_OF_KIND.get(kind, DEGRADED))
+        failed = _StartingError if kind == "starting" else CliError
+        raise failed(message, _CODE_OF_KIND.get(kind, DEGRADED))
     if isinstance(result, dict) and result.get("schema", SCHEMA) != SCHEMA:
         said = f"the agent speaks schema {result['schema']}, this nodectl {SCHEMA}; restart the agent after an upgrade"
         raise CliError(said, NOT_ANSWERING)

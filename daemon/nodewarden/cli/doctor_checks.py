@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from nodewarden import paths
 from nodewarden.cli.exits import NO_RIGHTS, NOT_ANSWERING, CliError
+from nodewarden.cli.status_screen import grouped, worst_first
 
 State = Literal["ok", "note", "warning", "problem"]
 _PROBE_S = 1.0
@@ -66,7 +67,7 @@ def _agent(machine: Machine) -> Iterator[Finding]:
         agent = machine.agent
         mode = "armed" if agent["armed"] else "disarmed: it only watches"
         yield Finding("agent", "ok", f"version {agent['version']} answers, {mode}, running since {agent['started']}")
-        for problem in agent["problems"]:
+        for problem in grouped(worst_first(agent["problems"])):
             if problem["severity"] != "info":
                 state: State = "problem" if problem["severity"] == "critical" else "warning"
                 yield Finding("agent", state, problem["text"], "nodectl explain")

@@ -14,6 +14,7 @@ from nodewarden.cli.params import Duration, json_option, runtime_of, timeout_opt
 from nodewarden.cli.words import clock
 
 _LOOK_EVERY_S = 1.0
+_DRY_RUN = "dry run: "  # as `control` writes it
 _STYLES = {"action": "info", "decision": "dim"}
 
 
@@ -27,7 +28,7 @@ _STYLES = {"action": "info", "decision": "dim"}
 @timeout_option
 @click.pass_context
 def events(ctx: click.Context, since_s: float, limit: int, follow: bool, as_json: bool, timeout_s: float) -> int:
-    """What happened, who asked for what, what was decided.
+    """What happened, who asked for what, what was decided. A "dry run" was decided while disarmed: nothing was done.
 
     \b
     Examples:
@@ -71,8 +72,10 @@ def _show(found: list[dict[str, Any]], *, as_json: bool, follow: bool) -> None:
         who = entry["data"] if entry.get("kind") == "action" and isinstance(entry.get("data"), dict) else {}
         by = f" (uid {who['uid']}, pid {who.get('pid')})" if "uid" in who else ""
         why = f": {who['reason']}" if who.get("reason") else ""
-        head = f"{clock(entry['time'])}  {entry['code']}"
-        text = where.fit(clean(f"{entry['text']}{by}{why}"))
+        said = str(entry["text"])
+        is_dry = said.startswith(_DRY_RUN)  # decided while disarmed: its code would sound as if it had been done
+        head = f"{clock(entry['time'])}  {_DRY_RUN.rstrip(': ') if is_dry else entry['code']}"
+        text = where.fit(clean(f"{said.removeprefix(_DRY_RUN)}{by}{why}"))
         emit(f"{where.paint(where.fit(clean(head)), _STYLES.get(entry.get('kind', ''), 'bold'))}  {text}")
     if not found and not follow:
         emit("Nothing happened.")

@@ -38,8 +38,11 @@ def explain_lines(document: dict[str, Any], where: Screen) -> list[str]:
     head = f"{clean(document['node'])}  {document['health'].upper()}"
     lines = [where.paint(where.fit(head), style), *_paragraph(where, document["headline"])]
     if document["ladder"] > 0 or not document["armed"]:
-        armed = "armed" if document["armed"] else "disarmed, so nothing is changed by itself"
-        lines += _paragraph(where, f"Ladder {document['ladder']}: {document['ladder_text']}. The node is {armed}.")
+        ladder = f"ladder {document['ladder']}: {document['ladder_text']}."
+        armed = (
+            "The node is armed," if document["armed"] else "The node is disarmed, nothing is changed by itself. Armed:"
+        )
+        lines += _paragraph(where, f"{armed} {ladder}")
     for gpu in document["gpus"]:
         lines += ["", *[where.paint(line, "bold") for line in _paragraph(where, gpu["headline"])]]
         lines += _section(where, "What we did", gpu["done"])
@@ -49,7 +52,9 @@ def explain_lines(document: dict[str, Any], where: Screen) -> list[str]:
         lines += _section(where, "How to undo it by hand", gpu["undo"], command=True)
     if document["problems"]:
         lines += ["", where.paint("Everything that is wrong", "bold")]
-        for problem in document["problems"]:
+        from nodewarden.cli.status_screen import grouped, worst_first  # noqa: PLC0415
+
+        for problem in grouped(worst_first(document["problems"])):
             since = f" (since {clock(problem['since'])})" if " since " not in problem["text"] else ""
             lines += _paragraph(where, f"{problem['text']}{since}", "  - ", "    ")
             if problem["advice"]:

@@ -93,6 +93,11 @@ def reason_option(function: Function) -> Function:
     return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the journal.")(function)
 
 
+def yes_option(function: Function) -> Function:
+    """`--yes`: scripts give it to every verb that changes something; only `restore` has a question to skip."""
+    return click.option("--yes", is_flag=True, expose_value=False, help="Never ask (only restore ever does).")(function)
+
+
 def runtime_of(ctx: click.Context) -> Path:
     """The runtime directory that was asked for."""
     found: Path = ctx.find_root().obj

@@ -9,7 +9,7 @@ from nodewarden.cli.connection import ask
 from nodewarden.cli.output import emit, emit_json, screen
 from nodewarden.cli.params import json_option, runtime_of, timeout_option
 from nodewarden.cli.table import Cell, Column, table_lines
-from nodewarden.cli.words import DASH, age, clock, number
+from nodewarden.cli.words import DASH, age, cause, clock, number
 
 Document = dict[str, Any]
 
@@ -183,7 +183,9 @@ def _cap_row(cap: Document) -> list[Cell]:
     ends = (
         f"at {clock(cap['expires'])}" if cap["expires"] else f"when {cap['lifts_when']}" if cap["lifts_when"] else DASH
     )
-    notes = [] if cap["in_force"] else ["not applied: disarmed or not yet written"]
+    if cap.get("paced_by"):
+        ends = f"with {cap['paced_by']}"
+    notes = [] if cap["in_force"] or cap["refused"] else ["not written yet" if cap["armed"] else "disarmed: not set"]
     notes += [f"restore failed: {cap['pending']}"] if cap["pending"] else []
     notes += [f"refused: {cap['refused']}"] if cap["refused"] else []
     notes += [f"{cap['state']}"] if cap["state"] not in {None, "owned"} else []
@@ -192,7 +194,7 @@ def _cap_row(cap: Document) -> list[Cell]:
         Cell(number(cap["cap_w"], " W")),
         Cell(number(cap["w"], " W"), "warning" if cap["in_force"] else ""),
         Cell(number(cap["prior_w"], " W")),
-        Cell((cap["cause"] or DASH).replace("_", " ")),
+        Cell(cause(cap)),
         Cell(cap["protects"] or DASH),
         Cell(clock(cap["since"]) if cap["since"] else DASH),
         Cell(ends),
@@ -216,4 +218,10 @@ def _list(
     elif not document[verb]:
         emit(nothing)
     else:
-        emit("\n".join(table_lines(screen(), columns, [row(thing) for thing in document[verb]])))
+        emit(
+            "\n".join(
+                table_lines(
+                    screen(), columns, [row({"armed": document.get("armed")} | thing) for thing in document[verb]]
+                )
+            )
+        )

@@ -9,22 +9,14 @@ from typing import Any
 
 from nodewarden.cli.output import Screen, clean, shorten
 from nodewarden.cli.table import Cell, Column, table_lines
-from nodewarden.cli.words import DASH, age, number
+from nodewarden.cli.words import DASH, age, cause, number
 
 Document = dict[str, Any]
 
 _LADDER = ("nothing to do", "near a limit", "power capped", "job slowed", "job saves", "job paused", "draining")
+_LADDER_DISARMED = ("", "near a limit", "would cap power", "would slow the job", "would have the job save",
+    "would pause the job", "would drain")  # fmt: skip
 _SIGNS = {"critical": "✖", "warning": "▲", "info": "●"}
-_CAUSES = {
-    "thermal": "heat",
-    "node_power": "node power",
-    "outlets": "outlet limit",
-    "manual": "by hand",
-    "lease": "lease",
-    "failsafe": "fail-safe",
-    "stale": "old readings",
-    "none": "rising back",
-}
 _GPU = re.compile(r"GPU (\d+)")
 _MANY = 3  # from so many on, problems that are alike are told together
 _STALE_S = 3.0  # seconds from which the age of a GPU's reading is worth saying
@@ -32,7 +24,7 @@ _STALE_S = 3.0  # seconds from which the age of a GPU's reading is worth saying
 
 def status_lines(document: Document, screen: Screen) -> list[str]:
     """The whole screen."""
-    problems = _grouped(_worst_first(document["problems"]))
+    problems = grouped(worst_first(document["problems"]))
     lines = [*_headline(document, screen), ""]
     if problems and problems[0].get("severity") != "info":
         lines += [*_problem(problems[0], screen), ""]
@@ -73,7 +65,7 @@ def _headline(document: Document, screen: Screen) -> list[str]:
     armed = "armed" if document["armed"] else "disarmed: only watching"
     parts = [clean(document["node"]), word, armed]
     if isinstance(level, int) and 0 < level < len(_LADDER):
-        parts.append(f"ladder {level}: {'' if document['armed'] else 'would be '}{_LADDER[level]}")
+        parts.append(f"ladder {level}: {(_LADDER if document['armed'] else _LADDER_DISARMED)[level]}")
     elif health == "ok":
         parts[1] = "OK: within all limits"
     clock = _clock(document["time"])
@@ -121,13 +113,15 @@ def _gpu_row(gpu: Document) -> list[Cell]:
     if age_s is not None and age_s > _STALE_S:
         said = f"{said or 'no news'} {age(age_s)}"
         style = style or "warning"
+    if not said and gpu["junction_c"] is None:
+        said, style = "no temperature", "warning"
     margin = gpu["margin_to_max_op_c"]
     margin_style = style if margin is None or margin > 4 else "warning" if margin > 0 else "critical"
     cap = gpu["cap"]
     because = ""
     if cap:
         lifts = f", until {cap['lifts_when']}" if cap["lifts_when"] else ""
-        because = f"{_CAUSES.get(cap['cause'], cap['cause'])}{lifts}"
+        because = cause(cap) if cap.get("paced_by") else f"{cause(cap)}{lifts}"
     slow = [reason for reason in gpu["slow"] or [] if reason != "idle"]
     return [
         Cell(str(gpu["index"]) if gpu["index"] is not None else "?", style or "bold"),
@@ -191,12 +185,13 @@ def _jobs(jobs: list[Document], screen: Screen) -> list[str]:
     return table_lines(screen, columns, rows)
 
 
-def _worst_first(problems: list[Document]) -> list[Document]:
+def worst_first(problems: list[Document]) -> list[Document]:
+    """Critical ones first, otherwise as they come."""
     order = {"critical": 0, "warning": 1, "info": 2}
     return sorted(problems, key=lambda problem: order.get(problem.get("severity", ""), 1))
 
 
-def _grouped(problems: list[Document]) -> list[Document]:
+def grouped(problems: list[Document]) -> list[Document]:
     """Problems that differ only in their GPU become one."""
     groups: dict[tuple[str, str], list[Document]] = {}
     for problem in problems:

@@ -1,8 +1,19 @@
 """How numbers, ages and times of day are written for people; a missing one is a dash."""
 
 from datetime import datetime
+from typing import Any
 
 DASH = "\u2013"
+CAUSES = {
+    "thermal": "heat",
+    "node_power": "node power",
+    "outlets": "outlet limit",
+    "manual": "by hand",
+    "lease": "lease",
+    "failsafe": "fail-safe",
+    "stale": "old readings",
+    "none": "rising back",
+}
 
 
 def number(value: float | None, unit: str, digits: int = 0) -> str:
@@ -17,6 +28,13 @@ def age(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def cause(cap: dict[str, Any]) -> str:
+    """Why a cap of the status document is what it is, in a word or two."""
+    if cap.get("paced_by"):
+        return f"pace of {cap['paced_by']}"
+    return CAUSES.get(cap["cause"], str(cap["cause"] or DASH).replace("_", " "))
 
 
 def clock(time: object) -> str:

@@ -12,6 +12,7 @@ from nodewarden.jobs.registry import Registry
 from nodewarden.jobs.requests import CheckpointRequest
 from nodewarden.jobs.session import Session
 from nodewarden.model.events import Event
+from nodewarden.model.setpoints import CAUSE_NOUNS
 
 REQUESTS_KEPT = 64
 ASK_AGAIN_S = 60.0
@@ -162,7 +163,7 @@ class CheckpointDesk:
             reason=Reason(cause=cause),
         )
         session.send(prepare)
-        text = f"job {job.id} was asked for a checkpoint within {deadline_s:.0f} s: {cause}"
+        text = f"job {job.id} was asked for a checkpoint within {deadline_s:.0f} s: {CAUSE_NOUNS.get(cause, cause)}"
         self._on_event(Event("checkpoint_requested", None, text))
         return request
 

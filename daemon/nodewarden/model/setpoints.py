@@ -31,6 +31,18 @@ class Cause(StrEnum):
     STALE = "stale"
 
 
+CAUSE_NOUNS: dict[str, str] = {
+    Cause.THERMAL: "heat",
+    Cause.NODE_POWER: "node power",
+    Cause.OUTLETS: "outlet limit",
+    Cause.MANUAL: "by hand",
+    Cause.LEASE: "lease",
+    Cause.FAILSAFE: "fail-safe",
+    Cause.STALE: "old readings",
+}
+"""A cause in a word or two, as events of the journal call it."""
+
+
 class Protects(StrEnum):
     """What a cap protects; decides what happens to it when the agent goes away."""
 
@@ -61,6 +73,7 @@ class CapSetpoint(msgspec.Struct, frozen=True, kw_only=True):
         manual_w: what a person or a lease alone demands now; None = nothing. All that is applied while disarmed.
         expires_s: CLOCK_BOOTTIME seconds at which the manual part ends, None = open.
         lifts_when: in words, what would end it.
+        paced_by: the GPU whose pace it keeps, as people call it; None = it is capped for a reason of its own.
     """
 
     w: float
@@ -70,6 +83,7 @@ class CapSetpoint(msgspec.Struct, frozen=True, kw_only=True):
     manual_w: float | None = None
     expires_s: float | None = None
     lifts_when: str = ""
+    paced_by: str | None = None
 
 
 JobRequest = Literal["none", "checkpoint", "pause", "stop"]

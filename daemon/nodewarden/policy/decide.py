@@ -5,13 +5,15 @@ The pass: screen every GPU's readings -> thermal command per GPU -> limits on su
 
 from typing import Final
 
+from msgspec import structs
+
 from nodewarden.model.events import Event
 from nodewarden.model.limits import GpuLimits, Limits
 from nodewarden.model.setpoints import CapSetpoint, Cause, Forecast, Level, Setpoints
 from nodewarden.model.snapshot import NodeSnapshot
 from nodewarden.policy import tell, thermal
 from nodewarden.policy.arbiter import Demand, arbitrate
-from nodewarden.policy.demands import equalise, floor_w, own_demands, share_sums
+from nodewarden.policy.demands import HEAT, equalise, floor_w, own_demands, share_sums
 from nodewarden.policy.escalate import escalate
 from nodewarden.policy.observe import BARRING_BITS, Look, look
 from nodewarden.policy.plausibility import accept
@@ -184,7 +186,8 @@ def _slew(gpu: GpuState, bounds: GpuLimits, demands: list[Demand], seen: Look, r
         gpu.out_w = min(wanted_w, gpu.out_w + thermal.RISE_W_PER_S * rise_s)
     elif wanted_w > gpu.out_w:
         held = _why_held(gpu, seen)
-    return arbitrate(demands, floor_w=least_w, prior_w=bounds.prior_w, out_w=gpu.out_w, last=gpu.cause, held=held)
+    cap = arbitrate(demands, floor_w=least_w, prior_w=bounds.prior_w, out_w=gpu.out_w, last=gpu.cause, held=held)
+    return structs.replace(cap, paced_by=gpu.paced_by) if gpu.paced_by is not None and cap.cause in HEAT else cap
 
 
 def _why_held(gpu: GpuState, seen: Look) -> str:

@@ -40,15 +40,15 @@ def own_demands(new: PolicyState, limits: Limits, looks: dict[str, Look], now_s:
     for uuid, bounds in limits.gpus.items():
         gpu, seen, mine = new.gpus[uuid], looks[uuid], []
         if gpu.command_w < bounds.prior_w:
-            words = f"margin > {margin_c + thermal.DEAD_ZONE_C:.1f} degC"
+            words = f"its margin is above {margin_c + thermal.DEAD_ZONE_C:.1f} °C"
             if seen.bits & HOT_BITS:
-                words = f"when the board no longer reports {', '.join(sorted(seen.bits & HOT_BITS))}"
+                words = f"the board no longer reports {', '.join(sorted(seen.bits & HOT_BITS))}"
             mine.append(Demand(Cause.THERMAL, gpu.command_w, words))
         if not seen.fresh:
             _stale_demands(gpu, seen, bounds, limits.failsafe_w, mine)
         manual = limits.manual.get(uuid)
         if manual is not None and accept("cap_w", manual.w) and (manual.expires_s is None or now_s < manual.expires_s):
-            words = "it is released" if manual.expires_s is None else "its time is over, or when it is released"
+            words = "released" if manual.expires_s is None else "released, or its time is over"
             mine.append(Demand(Cause(manual.cause), manual.w, words, manual.expires_s))
         demands[uuid] = mine
     return demands

@@ -34,11 +34,11 @@ def rejections(
 
 
 def _why(gpu: GpuState, cap: CapSetpoint) -> str:
-    if gpu.paced_by is not None and cap.cause in {Cause.THERMAL, Cause.STALE}:
-        return f"kept at the pace of {gpu.paced_by}, the slowest GPU of its job"
+    if cap.paced_by is not None:
+        return f"kept at the pace of {cap.paced_by}, the slowest GPU of its job"
     match cap.cause:
         case Cause.THERMAL:
-            margin = f"margin {-gpu.junction_c:.1f} degC" if gpu.sink_c is not None else "margin unknown"
+            margin = f"margin {-gpu.junction_c:.1f} °C" if gpu.sink_c is not None else "margin unknown"
             if gpu.sink_c is None:
                 return margin
             before_w = gpu.removed_before_w

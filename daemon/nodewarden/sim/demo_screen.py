@@ -31,9 +31,8 @@ PICTURE_WIDTH = 100
 class Screen:
     """Where progress goes: a live table on a terminal, plain lines in a pipe, nothing for a program."""
 
-    def __init__(self, view: DemoView, *, armed: bool, quiet: bool) -> None:
+    def __init__(self, view: DemoView, *, quiet: bool) -> None:
         self._view = view
-        self._armed = armed
         self._quiet = quiet
         self.console = Console()
         self.is_live = self.console.is_terminal and not quiet and self.console.width >= NARROWEST
@@ -52,7 +51,7 @@ class Screen:
             self._live.start()
             self._live.update(self._view.render(watcher.samples, watcher.events, self.console.width), refresh=True)
         elif not self._quiet:
-            for event in plainly(watcher.events[self._events :], armed=self._armed):
+            for event in plainly(watcher.events[self._events :]):
                 click.echo(f"{clock_text(event.at_s)}  - {event.text}")
             self._events = len(watcher.events)
             if sample.at_s >= self._next_line_s:
@@ -87,7 +86,7 @@ def run_demo(*, fast: bool, seed: int, armed: bool, as_document: bool, scenario:
     speed = FAST_SPEED if fast else SPEED
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     view = DemoView(script, armed=armed, speed=speed, ascii_only=not encoding.startswith("utf"))
-    screen = Screen(view, armed=armed, quiet=as_document)
+    screen = Screen(view, quiet=as_document)
     watchers: list[Watcher] = []
 
     def on_sample(watcher: Watcher, sample: Sample) -> None:

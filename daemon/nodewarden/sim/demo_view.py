@@ -75,8 +75,10 @@ def what_of(gpu: GpuSample) -> Text:
     for name, words in SLOWDOWNS.items():
         if name in gpu.slow:
             return Text(words, "bold red" if words.isupper() else "red")
+    if gpu.paced_by is not None:
+        return Text(f"pace of {gpu.paced_by}", "cyan")
     if gpu.cause == "thermal" and gpu.margin_c is not None and gpu.margin_c >= COOL_MARGIN_C:
-        return Text("keeps pace with job", "cyan")  # it is cool itself: the cap is that of the job's slowest GPU
+        return Text("power comes back", "cyan")
     if gpu.cause is not None:
         return Text(CAUSES.get(gpu.cause, gpu.cause), "yellow")
     return Text("full power", "dim")
@@ -179,7 +181,7 @@ class DemoView:
         table.add_row("ladder", self._ladder(now))
         table.add_row("job", self._job(samples, bars))
         table.add_row("PDU", self._pdu(now))
-        shown = plainly(events, armed=self._armed)[-NEWEST:]
+        shown = plainly(events)[-NEWEST:]
         for i in range(NEWEST):
             text = Text(no_wrap=True, overflow="ellipsis")
             if i < len(shown):

@@ -96,7 +96,7 @@ def tell(scenario: Scenario, name: str, watcher: Watcher, *, armed: bool, seed: 
     gpus = gpu_story(watcher.truth())
     job = _job_story(watcher, min((fault.at_s for fault in scenario.fault), default=scenario.duration_s))
     caps = cap_stories(samples)
-    done = [Moment(at_s=round(event.at_s, 1), text=event.text) for event in plainly(watcher.events, armed=armed)]
+    done = [Moment(at_s=round(event.at_s, 1), text=event.text) for event in plainly(watcher.events)]
     last = samples[-1]
     # A step is lost when the job fell back behind a step that it had finished: only a restart could do that.
     lost = LostStory(steps=_steps_lost(samples), gpus=len(gpus.switched_off))
@@ -212,7 +212,8 @@ def sentences(story: Story) -> list[str]:
         slowed = f"Training went at {job.healthy_steps_per_s:.2f} steps/s, {job.slowest_steps_per_s:.2f} at the slowest"
         duty = f" (throttled to {job.lowest_duty:.0%} of the time)" if job.lowest_duty < 0.995 else ""
         out.append(f"{slowed}{duty}, and {job.last_steps_per_s:.2f} at the end.")
-    top = f"Highest rung of the ladder: {story.top_level} ({LADDER[story.top_level]})"
+    would = "" if story.armed else ", had it been armed"
+    top = f"Highest rung of the ladder{would}: {story.top_level} ({LADDER[story.top_level]})"
     out.append(f"{top}, at the end {story.last_level} ({LADDER[story.last_level]}).")
     out += _boards_in_words(story.gpus)
     out.append(_lost_in_words(story))

@@ -26,14 +26,13 @@ SILENT = frozenset(
     }
 )
 GROUPED = frozenset({"gpu_capped", "gpu_uncapped"})
-# Decisions of the policy: while disarmed nothing comes of them.
 DECISIONS = frozenset({"gpu_capped", "gpu_uncapped", "ladder_raised", "ladder_lowered"})
 SAME_WITHIN_S = 3.0
 _PATH = re.compile(r": /\S+$")
 _GPU = re.compile(r"(GPU \S+)(?: \(and \d+ more\))?")
 
 
-def plainly(events: Sequence[Told], *, armed: bool = True) -> list[Told]:
+def plainly(events: Sequence[Told]) -> list[Told]:
     """What is worth a line, oldest first."""
     out: list[Told] = []
     others: dict[str, int] = {}  # by code: GPUs that the line before stands for
@@ -50,10 +49,7 @@ def plainly(events: Sequence[Told], *, armed: bool = True) -> list[Told]:
         if is_repeat and event.code not in DECISIONS:
             continue
         others[event.code] = 0
-        text = _PATH.sub("", event.text)
-        if not armed and event.code in DECISIONS:
-            text = f"dry run: {text}"
-        out.append(msgspec.structs.replace(event, text=text))
+        out.append(msgspec.structs.replace(event, text=_PATH.sub("", event.text)))
     return out
 
 

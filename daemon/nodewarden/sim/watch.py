@@ -64,6 +64,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     cap_w: float | None = None
     cause: str | None = None
     lifts_when: str = ""
+    paced_by: str | None = None
     slow: tuple[str, ...] = ()
     state: str = "ok"
 
@@ -171,6 +172,7 @@ def sample_of(status: dict[str, Any], at_s: float) -> Sample:
             cap_w=gpu["cap_w"],
             cause=gpu["cap"]["cause"] if gpu["cap"] else None,
             lifts_when=gpu["cap"]["lifts_when"] if gpu["cap"] else "",
+            paced_by=gpu["cap"].get("paced_by") if gpu["cap"] else None,
             slow=tuple(gpu["slow"] or ()),
             state=gpu["state"],
         )
