@@ -97,6 +97,25 @@ def test_the_example_configuration_is_valid_as_it_is_and_with_every_example_line
     assert config.jobs.verify == "gpu-process"
 
 
+@pytest.mark.parametrize("name", ["README.md", "systemd/nodewarden.toml"])
+def test_secrets_in_examples_have_the_names_that_the_service_gives_them(name):
+    (given,) = re.findall(r"(?m)^LoadCredential=(\w+):/etc/nodewarden/pdu$", (UNITS / SERVICES[0]).read_text())
+    used = re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([\w-]+)", (REPOSITORY / name).read_text())
+    assert used
+    assert all(secret.startswith(f"{given}_") for secret in used)
+
+
+def test_the_configuration_in_the_readme_has_no_mistakes(tmp_path):
+    from nodewarden.config import load_config  # noqa: PLC0415
+
+    (example,) = re.findall(r"(?s)```toml\n(.*?)```", (REPOSITORY / "README.md").read_text())
+    (tmp_path / "pdu_rack12-a").write_text("public")
+    (tmp_path / "pdu_rack12-a").chmod(0o600)
+    (tmp_path / "nodewarden.toml").write_text(example)
+    config = load_config(tmp_path / "nodewarden.toml", environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert (config.pdu[0].outlets, config.limits.node_power_w, config.warnings) == ((7, 8), 5200, ())
+
+
 def test_the_run_time_folders_belong_to_whom_the_sockets_need():
     rows = [
         line.split() for line in (UNITS / "nodewarden.tmpfiles").read_text().splitlines() if line[:1] not in {"#", ""}

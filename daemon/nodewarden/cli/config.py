@@ -22,7 +22,8 @@ every mistake at once, `nodectl config show` prints what is in force on a host.
 merged key by key, lists (all PDUs, all outlets) are replaced. So one file can serve many nodes.
 
 Secrets are read from files (`community_file`, `secret_file`); in their paths `${CREDENTIALS_DIRECTORY}` stands for the
-directory of systemd's `LoadCredential=`, and a relative path starts at the configuration file."""
+directory of systemd's `LoadCredential=`, and a relative path starts at the configuration file. The installed service
+finds `/etc/nodewarden/pdu/NAME` (folder 0700 root) there as `pdu_NAME`."""
 
 
 @click.group()
