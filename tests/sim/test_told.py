@@ -39,6 +39,11 @@ def test_paths_of_a_temporary_folder_are_left_out() -> None:
     assert lines([event]) == ["checkpoint of job toy persisted at step 35"]
 
 
+def test_times_of_the_agents_fast_clock_are_left_out() -> None:
+    event = told(138.0, "limit_exceeded_firing", "GPU 4 at its slowdown temperature since 21:14:06; nodectl explain")
+    assert lines([event]) == ["GPU 4 at its slowdown temperature; nodectl explain"]
+
+
 def test_a_dry_run_stays_one_when_eight_gpus_are_one_line() -> None:
     events = [told(60.0, "gpu_capped", f"dry run: GPU {i} would be capped at 626 W", f"GPU-{i}") for i in range(2)]
     events.append(told(70.0, "gpu_at_slowdown_firing", "GPU 5 at its slowdown temperature"))

@@ -29,6 +29,7 @@ GROUPED = frozenset({"gpu_capped", "gpu_uncapped"})
 DECISIONS = frozenset({"gpu_capped", "gpu_uncapped", "ladder_raised", "ladder_lowered"})
 SAME_WITHIN_S = 3.0
 _PATH = re.compile(r": /\S+$")
+_SINCE = re.compile(r" since \d\d:\d\d:\d\d")  # the agent's clock, which runs faster here; the line has the scenario's
 _GPU = re.compile(r"(GPU \S+)(?: \(and \d+ more\))?")
 
 
@@ -49,7 +50,7 @@ def plainly(events: Sequence[Told]) -> list[Told]:
         if is_repeat and event.code not in DECISIONS:
             continue
         others[event.code] = 0
-        out.append(msgspec.structs.replace(event, text=_PATH.sub("", event.text)))
+        out.append(msgspec.structs.replace(event, text=_SINCE.sub("", _PATH.sub("", event.text))))
     return out
 
 
