@@ -100,21 +100,10 @@ class AgentNode:
         self._set_armed(armed=False)
 
     async def set_manual_cap(self, uuids: Sequence[str], w: float, for_s: float | None, who: Who) -> None:
-        """Ask for a manual cap of `w` watts on each GPU, all or nothing (F29)."""
+        """Ask for a manual cap of `w` watts, which the verb has checked, on each GPU."""
         if not self._link.adopted or not self._link.status.can_write:
             reason = self._link.status.write_reason or self._link.status.text or "no helper"
             raise RefusedError(f"power cap refused: caps cannot be set now ({reason})", "control_unavailable")
-        limits = self._control.limits.gpus
-        refused = []
-        for uuid in uuids:
-            gpu, bounds = self._control.snapshot.gpus.get(uuid), limits.get(uuid)
-            name = self._control.snapshot.gpu_name(uuid)
-            if bounds is None or gpu is None or gpu.health != "ok":
-                refused.append(f"{name}: not available ({gpu.health if gpu is not None else 'unknown'})")
-            elif not bounds.min_w <= w <= bounds.max_w:
-                refused.append(f"power cap {w:g} W refused for {name}: allowed {bounds.min_w:g}-{bounds.max_w:g} W")
-        if refused:
-            raise RefusedError("; ".join(refused), "out_of_range")
         expires_s = None if for_s is None else self._clock.now_s() + for_s
         length = "until released" if for_s is None else f"for {for_s:g} s"
         self._act("cap", f"cap {w:g} W on {len(uuids)} GPUs {length}", who, uuids=list(uuids), w=w, for_s=for_s)

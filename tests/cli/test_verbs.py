@@ -141,7 +141,7 @@ def test_events_of_a_dry_run_do_not_sound_as_if_it_had_been_done(run, hot_node):
 
 
 def test_release_says_what_is_left(run):
-    run("cap", "all", "600")
+    run("cap", "0", "600")
     code, out, _ = run("release", "all")
     assert code == 0
     assert "GPU 0: manual cap released; its limit rises step by step to 700 W" in out
@@ -296,3 +296,18 @@ def test_times_in_the_past_and_future_do_not_break_caps(capsys):
         assert main(["--runtime-dir", str(there.runtime), "caps", "--json"]) == 0
         (cap,) = json.loads(capsys.readouterr().out)["caps"]
         assert cap["expires"] == "2026-11-30T12:10:00Z"
+
+
+def test_a_cap_that_one_gpu_cannot_have_is_refused_for_all_and_each_is_named(capsys):
+    """F29"""
+    view = calm()
+    lost = {
+        uuid: msgspec.structs.replace(gpu, health="lost") for uuid, gpu in view.snapshot.gpus.items() if gpu.index == 2
+    }
+    view = msgspec.structs.replace(
+        view, snapshot=msgspec.structs.replace(view.snapshot, gpus=view.snapshot.gpus | lost)
+    )
+    with served(view, own_uid=os.getuid()) as there:
+        assert main(["--runtime-dir", str(there.runtime), "cap", "all", "500"]) == 64
+        assert "power cap refused for GPU 2: it is lost" in capsys.readouterr().err
+        assert there.node.calls == []

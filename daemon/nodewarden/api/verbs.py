@@ -13,6 +13,7 @@ from nodewarden.api.explain import explanation
 from nodewarden.api.gpu_names import gpus_named
 from nodewarden.api.node import Node, Who
 from nodewarden.api.status import rfc3339, status_document
+from nodewarden.api.view import View
 from nodewarden.errors import RefusedError
 
 MAX_FOR_S = 7 * 86400.0
@@ -100,28 +101,13 @@ class Verb(msgspec.Struct, frozen=True):
     params: type[msgspec.Struct]
 
 
-async def _status(call: Call, _: Nothing) -> Any:
-    return status_document(call.node.view())
+def _showing(document: Callable[[View], Any]) -> Verb:
+    """A verb that reads one document off the newest view."""
 
+    async def show(call: Call, _: Nothing) -> Any:
+        return document(call.node.view())
 
-async def _gpus(call: Call, _: Nothing) -> Any:
-    return gpus_document(call.node.view())
-
-
-async def _pdus(call: Call, _: Nothing) -> Any:
-    return pdus_document(call.node.view())
-
-
-async def _jobs(call: Call, _: Nothing) -> Any:
-    return jobs_document(call.node.view())
-
-
-async def _caps(call: Call, _: Nothing) -> Any:
-    return caps_document(call.node.view())
-
-
-async def _agent(call: Call, _: Nothing) -> Any:
-    return agent_document(call.node.view())
+    return Verb(show, "read", Nothing)
 
 
 async def _events(call: Call, params: EventsParams) -> Any:
@@ -149,24 +135,26 @@ async def _disarm(call: Call, _: Why) -> Any:
 async def _cap(call: Call, params: CapParams) -> Any:
     view = call.node.view()
     uuids = gpus_named(view, params.gpu)
-    for uuid in uuids:
-        _check_watts(view, uuid, params.w)
+    _check_cap(view, uuids, params.w)
     await call.node.set_manual_cap(uuids, params.w, params.for_s, call.who)
     effects = await wait_for_cap(call.node, uuids, params.w, asked_at_s=view.now_s)
     return {"w": params.w, "for_s": params.for_s, "gpus": effects}
 
 
-def _check_watts(view: Any, uuid: str, w: float) -> None:
-    limits = view.limits.gpus.get(uuid)
-    if limits is None:
-        raise RefusedError(
-            f"power cap refused for {uuid}: its allowed range is not known (not read yet, or it is lost)",
-            "out_of_range",
-        )
-    if not limits.min_w <= w <= limits.max_w:
-        name = view.snapshot.gpu_name(uuid)
-        allowed = f"{limits.min_w:g} to {limits.max_w:g} W"
-        raise RefusedError(f"power cap {w:g} W refused for {name}: allowed {allowed}", "out_of_range")
+def _check_cap(view: View, uuids: list[str], w: float) -> None:
+    """All or nothing (F29): every GPU that cannot have this cap is named."""
+    refused = []
+    for uuid in uuids:
+        name, gpu, limits = view.snapshot.gpu_name(uuid), view.snapshot.gpus[uuid], view.limits.gpus.get(uuid)
+        if gpu.health != "ok":
+            refused.append(f"power cap refused for {name}: it is {gpu.health}")
+        elif limits is None:
+            refused.append(f"power cap refused for {name}: its allowed range is not known, it was not read yet")
+        elif not limits.min_w <= w <= limits.max_w:
+            allowed = f"{limits.min_w:g} to {limits.max_w:g} W"
+            refused.append(f"power cap {w:g} W refused for {name}: allowed {allowed}")
+    if refused:
+        raise RefusedError("; ".join(refused), "out_of_range")
 
 
 async def _release(call: Call, params: ReleaseParams) -> Any:
@@ -231,14 +219,14 @@ async def _restore(call: Call, params: RestoreParams) -> Any:
 
 
 VERBS: dict[str, Verb] = {
-    "status": Verb(_status, "read", Nothing),
-    "gpus": Verb(_gpus, "read", Nothing),
-    "pdus": Verb(_pdus, "read", Nothing),
-    "jobs": Verb(_jobs, "read", Nothing),
-    "caps": Verb(_caps, "read", Nothing),
+    "status": _showing(status_document),
+    "gpus": _showing(gpus_document),
+    "pdus": _showing(pdus_document),
+    "jobs": _showing(jobs_document),
+    "caps": _showing(caps_document),
     "events": Verb(_events, "read", EventsParams),
     "explain": Verb(_explain, "read", ExplainParams),
-    "agent": Verb(_agent, "read", Nothing),
+    "agent": _showing(agent_document),
     "arm": Verb(_arm, "control", Why),
     "disarm": Verb(_disarm, "control", Why),
     "cap": Verb(_cap, "control", CapParams),
