@@ -142,6 +142,7 @@ def test_events_of_a_dry_run_do_not_sound_as_if_it_had_been_done(run, hot_node):
 
 def test_release_says_what_is_left(run):
     run("cap", "0", "600")
+    run("cap", "5", "600")
     code, out, _ = run("release", "all")
     assert code == 0
     assert "GPU 0: manual cap released; its limit rises step by step to 700 W" in out
