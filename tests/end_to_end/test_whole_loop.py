@@ -114,7 +114,7 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
     wait_for(lambda: node.status()["jobs"][0]["duty"] < 1.0, 60, "the job to be throttled")
 
     # It gets worse: the job is asked for a checkpoint while it can still finish ---------------------------------------
-    heat.r_k_per_w[SICK] = 1.0
+    heat.r_k_per_w[SICK] = 0.4  # the lowest cap is not enough, and there is time to save
     wait_for(lambda: node.agent.output.count("checkpoint_requested") > asked, 60, "the job to be asked for a save")
     wait_for(lambda: sick.limit_w < 350, 60, "the cap to fall further")
     heat.r_k_per_w[SICK] = 0.05
