@@ -300,3 +300,32 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         mine = out.get(key)
         out[key] = _merge(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else value
     return out
+
+
+def check_against_boards(config: Config, path: Path, lows_w: list[float]) -> None:
+    """Refuse limits that the boards cannot be held to; only a running agent knows the boards.
+
+    Args:
+        config: read from `path`.
+        path: for the message.
+        lows_w: the lowest cap that each GPU accepts; empty while none is known.
+
+    Raises:
+        ConfigError: names each limit that is too low.
+    """
+    if not lows_w:
+        return
+    node_power_w, failsafe_w = config.limits.node_power_w, config.limits.failsafe_w
+    problems = []
+    if node_power_w is not None and node_power_w < sum(lows_w):
+        problems.append(
+            f"{path}: limits.node_power_w: found {node_power_w:g}, allowed: at least "
+            f"{sum(lows_w):g} (the lowest caps of {len(lows_w)} GPUs together)"
+        )
+    if failsafe_w is not None and failsafe_w < min(lows_w):
+        problems.append(
+            f"{path}: limits.failsafe_w: found {failsafe_w:g}, allowed: at least "
+            f"{min(lows_w):g} (the lowest cap that a GPU here takes)"
+        )
+    if problems:
+        raise ConfigError(problems)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import structlog
 
-from nodewarden import __version__, paths, sdnotify
+from nodewarden import __version__, paths, sdnotify, watchdog
 from nodewarden.actuators.job import JobActuator
 from nodewarden.actuators.power_cap import PowerCapActuator
 from nodewarden.api.control_server import ControlServer, admin_gid
 from nodewarden.api.http import HttpServer
 from nodewarden.api.view import LoopHealth, View
 from nodewarden.clock import Clock
-from nodewarden.config import Config, load_config
+from nodewarden.config import Config, check_against_boards, load_config
 from nodewarden.control import ControlLoop, NodeLimits
 from nodewarden.errors import AlreadyRunningError, ConfigError, RefusedError
 from nodewarden.gpuhelper.client import HelperClient
@@ -177,7 +177,8 @@ class Agent:
             group.create_task(self._control.run(), name="control")
             group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
             group.create_task(self._pdus.run(), name="pdus")
-            group.create_task(self._watchdog(), name="watchdog")
+            group.create_task(watchdog.feed(self._clock, self._stalled_critical, self._status_line), name="watchdog")
+            group.create_task(self._note_that_it_lived(), name="lived")
 
     async def _heartbeat(self) -> None:
         """Be heard by the helper every second, however rarely GPUs are read."""
@@ -221,7 +222,7 @@ class Agent:
         sdnotify.notify(RELOADING="1")
         try:
             config = load_config(self._config_path)
-            self._check_against_boards(config)
+            check_against_boards(config, self._config_path, [gpu.min_w for gpu in self._control.limits.gpus.values()])
         except ConfigError as error:
             self._config_error = "; ".join(error.problems)
             self._recorder.event(
@@ -242,25 +243,6 @@ class Agent:
             self._recorder.event(Event("config_reloaded", None, text))
         self._renderer.own.config_read(taken=self._config_error is None, unix_s=self._clock.wall_s())
         sdnotify.notify(READY="1", STATUS=self._status_line())
-
-    def _check_against_boards(self, config: Config) -> None:
-        """Refuse limits that the boards cannot be held to; only a running agent knows the boards."""
-        lows_w = [gpu.min_w for gpu in self._control.limits.gpus.values()]
-        if not lows_w:
-            return
-        limits, problems = config.limits, []
-        if limits.node_power_w is not None and limits.node_power_w < sum(lows_w):
-            problems.append(
-                f"{self._config_path}: limits.node_power_w: found {limits.node_power_w:g}, allowed: at least "
-                f"{sum(lows_w):g} (the lowest caps of {len(lows_w)} GPUs together)"
-            )
-        if limits.failsafe_w is not None and limits.failsafe_w < min(lows_w):
-            problems.append(
-                f"{self._config_path}: limits.failsafe_w: found {limits.failsafe_w:g}, allowed: at least "
-                f"{min(lows_w):g} (the lowest cap that a GPU here takes)"
-            )
-        if problems:
-            raise ConfigError(problems)
 
     def _new_progress(self, name: str, period_s: float, *, critical: bool = False) -> Progress:
         own = self._renderer.own
@@ -367,32 +349,14 @@ class Agent:
         mode = "armed" if view.armed else "disarmed"
         return f"{view.health}, {mode}, {len(view.snapshot.gpus)} GPUs, ladder level {int(view.setpoints.level)}"
 
-    async def _watchdog(self) -> None:
-        """Feed systemd's watchdog while every critical loop makes progress; note that this start has lived."""
-        usec = int(os.environ.get("WATCHDOG_USEC", "0") or 0)
-        period_s = min(usec / 2e6, 5.0) if usec else 5.0
-        lived = False
-        said = ""
-        deadline_s = self._clock.now_s()
-        while True:
-            deadline_s = max(deadline_s + period_s, self._clock.now_s())
-            await self._clock.sleep_until(deadline_s)
-            now_s = self._clock.now_s()
-            stalled = [
-                name for name in self._stalled(now_s) if name in self._progress and self._progress[name].critical
-            ]
-            line = self._status_line() if not stalled else f"stalled: {', '.join(stalled)}"
-            if stalled:
-                log.error("loop_stalled", loops=",".join(stalled))
-                sdnotify.notify(STATUS=line)
-            elif line != said:
-                sdnotify.notify(WATCHDOG="1", STATUS=line)
-            else:
-                sdnotify.notify(WATCHDOG="1")
-            said = line
-            if not lived and now_s - self._started_s > LIVED_S:
-                lived = True
-                self._state.lived()
+    def _stalled_critical(self) -> list[str]:
+        stalled = self._stalled(self._clock.now_s())
+        return [name for name, progress in self._progress.items() if progress.critical and name in stalled]
+
+    async def _note_that_it_lived(self) -> None:
+        """Quick failures in a row end here: this start has run well."""
+        await self._clock.sleep_until(self._started_s + LIVED_S)
+        self._state.lived()
 
 
 def _own_uid() -> int | None:
