@@ -97,11 +97,21 @@ class ControlLoop:
 
     def set_armed(self, *, armed: bool) -> None:
         """Let automatic setpoints reach the hardware, or not."""
+        if armed and not self.armed:
+            self._tell_caps_of_arming()
         self.armed = armed
         self.armed_since_s = self._clock.now_s() if armed else None
         self._link.armed = armed
         self._link.failsafe_w = self.bounds.failsafe_w
         self._link.hello_soon()
+
+    def _tell_caps_of_arming(self) -> None:
+        """What was only said so far is done from now on."""
+        for uuid, cap in self.setpoints.caps.items():
+            if cap.cause != Cause.NONE and cap.w != cap.manual_w:
+                why = cap.cause.value.replace("_", " ")
+                text = f"{self.snapshot.gpu_name(uuid)} capped at {cap.w:.0f} W, now that the node is armed: {why}"
+                self._recorder.event(Event("gpu_capped", uuid, text))
 
     async def turn(self) -> None:
         """Wait for the sweep (at most one period), decide, actuate, publish."""

@@ -40,6 +40,37 @@ def test_a_new_agent_adopts_the_caps_of_the_one_before(node: TestNode) -> None:
     wait_for(lambda: node.standin.limits_w[0] == 700, 60, "the released GPU to be back at its limit")
 
 
+def test_a_released_cap_rises_slowly_armed_or_not(node: TestNode) -> None:
+    """At most 8 W/s per GPU; the limit is rounded to whole watts."""
+    node.start_agent()
+    for gpu in range(2):
+        node.cap(str(gpu), 660)
+        first = len(node.standin.writes(gpu=gpu)) - 1
+        node.call("release", gpu=str(gpu))
+        wait_for(lambda gpu=gpu: node.standin.limits_w[gpu] == 700, 20, "the limit found before")
+        writes = node.standin.writes(gpu=gpu)[first:]
+        assert all(b.w - a.w <= 8 * (b.at_s - a.at_s) + 9 for a, b in itertools.pairwise(writes))
+        assert len(writes) > 3
+        node.call("arm")
+
+
+def test_what_is_only_said_while_disarmed_is_not_told_as_done(node: TestNode) -> None:
+    node.write_config("[limits]\nnode_power_w = 2000\n")
+    node.start_agent()
+
+    def told() -> list[str]:
+        events = node.call("events", since_s=600)["events"]
+        return [event["text"] for event in events if event["code"] == "gpu_capped"]
+
+    wait_for(lambda: len(told()) == 4, 15, "what would be done")
+    assert all("would be capped at 500 W" in text for text in told())
+    assert node.standin.writes() == []
+    node.call("arm")
+    wait_for(lambda: sum(node.standin.limits_w) <= 2001, 15, "the budget in force")
+    done = [text for text in told() if "would be" not in text]
+    assert done == [f"GPU {n} capped at 500 W, now that the node is armed: node power" for n in range(4)]
+
+
 def test_caps_hold_over_kill_minus_nine_of_the_agent_and_the_next_one_adopts(node: TestNode) -> None:
     """F24."""
     node.start_helper()

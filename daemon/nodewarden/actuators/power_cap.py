@@ -17,7 +17,7 @@ from nodewarden.errors import HelperError
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.model.events import Event
 from nodewarden.model.setpoints import CapSetpoint, Cause, Protects
-from nodewarden.policy import worth_writing
+from nodewarden.policy import RISE_W_PER_S, worth_writing
 
 log = structlog.get_logger("nodewarden.caps")
 
@@ -26,6 +26,7 @@ REFUSED_RETRY_S = 30.0
 FAILED_RETRY_S = 2.0
 RAISE_EVERY_S = 1.0  # rises are written at most once a second; falls at once
 KEEP_STEP_W = 5.0
+MOST_RISE_S = 2.0  # time without a write, longer than this, is no time in which a limit could have risen
 
 
 class OwnCap(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,11 +121,26 @@ class PowerCapActuator:
         for uuid, setpoint in caps.items():
             if uuid in self.writing or uuid not in self._link.identities:
                 continue
-            wanted = setpoint if armed else _disarmed(setpoint, self.own.get(uuid))
+            wanted = setpoint if armed else self._lifting(_disarmed(setpoint, self.own.get(uuid)), uuid)
             if self._due(uuid, wanted, is_hot=hot(uuid)):
                 task = asyncio.create_task(self._write(uuid, wanted), name=f"cap {uuid}")
                 self.writing[uuid] = task
                 task.add_done_callback(partial(self._written, uuid))
+
+    def _lifting(self, wanted: CapSetpoint, uuid: str) -> CapSetpoint:
+        """Disarmed, the policy's slew is not what is in force: hold the same pace on the way up."""
+        own = self.own.get(uuid)
+        if own is None or own.pending is not None:
+            return wanted
+        goal_w = own.prior_w if wanted.cause == Cause.NONE else wanted.w
+        since_s = min(self._clock.now_s() - own.written_s, MOST_RISE_S)
+        w = own.w + RISE_W_PER_S * max(0.0, since_s)
+        if w >= goal_w:
+            return wanted
+        if wanted.cause != Cause.NONE:
+            return msgspec.structs.replace(wanted, w=w)
+        cause = Cause(own.cause) if own.cause in set(Cause) else Cause.MANUAL
+        return msgspec.structs.replace(wanted, w=w, cause=cause)
 
     async def settle(self, within_s: float = 2.0) -> None:
         """Wait for the writes under way, at most `within_s`."""

@@ -6,8 +6,10 @@ from nodewarden.policy.observe import margins
 from nodewarden.policy.plain import limits_from, snapshot_from
 from nodewarden.policy.plausibility import accept
 from nodewarden.policy.state import PolicyState
+from nodewarden.policy.thermal import RISE_W_PER_S
 
 __all__ = [
+    "RISE_W_PER_S",
     "PolicyState",
     "accept",
     "decide",
