@@ -204,7 +204,9 @@ class ControlLoop:
         shares = [1.0]
         for uuid, cap in setpoints.caps.items():
             limits = self.limits.gpus.get(uuid)
-            if limits is not None and cap.cause != Cause.NONE and uuid in self._caps.trouble:
+            gpu = self.snapshot.gpus.get(uuid)
+            is_there = gpu is not None and gpu.health != "lost"
+            if limits is not None and is_there and cap.cause != Cause.NONE and uuid in self._caps.trouble:
                 shares.append(max(0.3, cap.w / limits.prior_w))
         return min(shares)
 

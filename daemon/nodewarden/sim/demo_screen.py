@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -128,4 +129,6 @@ def draw(path: Path, view: DemoView, watcher: Watcher, *, before_s: float) -> No
         record=True, width=PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(view.render(samples, events, PICTURE_WIDTH))
-    path.write_text(console.export_svg(title="nodectl demo", theme=MONOKAI), encoding="utf-8")
+    svg = console.export_svg(title="nodectl demo", theme=MONOKAI)
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # nothing is fetched to show it
+    path.write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")
