@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -130,11 +129,6 @@ async def _run_until(stop: asyncio.Event, agent: Agent, helper: HelperProcess | 
     await asyncio.gather(*tasks, stopped, return_exceptions=True)
     for task in done - {stopped}:
         task.result()  # raises what ended it
-
-
-def run_with(clock_of: Callable[[], Clock]) -> None:
-    """Entry for the twin: the same agent on another clock."""
-    sys.exit(main(sys.argv[1:], clock=clock_of()))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,11 @@ import time
 from typing import Protocol
 
 
+def boot_now_s() -> float:
+    """Seconds on CLOCK_BOOTTIME now."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Clock(Protocol):
     """Where a loop gets its time from."""
 
@@ -33,7 +38,7 @@ class BootClock:
 
     def now_s(self) -> float:
         """Seconds since boot, suspend included."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return boot_now_s()
 
     def wall_s(self) -> float:
         """Unix time."""
@@ -62,11 +67,11 @@ class ScaledClock:
     def __init__(self, speed: float, origin_s: float) -> None:
         self.speed = speed
         self.origin_s = origin_s
-        self._wall_origin_s = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - origin_s)
+        self._wall_origin_s = time.time() - (boot_now_s() - origin_s)
 
     def now_s(self) -> float:
         """Scaled seconds since boot."""
-        return self.origin_s + (time.clock_gettime(time.CLOCK_BOOTTIME) - self.origin_s) * self.speed
+        return self.origin_s + (boot_now_s() - self.origin_s) * self.speed
 
     def wall_s(self) -> float:
         """Unix time that runs at the same speed."""

@@ -17,7 +17,7 @@ from nodewarden.cli.params import (
     timeout_option,
     yes_option,
 )
-from nodewarden.cli.words import age, cause
+from nodewarden.cli.words import age, cause, gpu_name
 
 _WEEK_S = 7 * 86400.0
 
@@ -126,7 +126,7 @@ def release(ctx: click.Context, gpu: str, as_json: bool, timeout_s: float, reaso
 
 
 def _released(each: dict[str, Any]) -> str:
-    name = f"GPU {each['index']}" if each["index"] is not None else each["uuid"]
+    name = gpu_name(each)
     if each["cause"] not in {"none", "manual", "lease"}:
         return f"{name}: manual cap released; still capped at {each['w']:.0f} W: {cause(each)}"
     goal = f" to {each['prior_w']:.0f} W" if each["prior_w"] is not None else ""

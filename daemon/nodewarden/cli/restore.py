@@ -19,6 +19,7 @@ from nodewarden.cli.connection import ask
 from nodewarden.cli.exits import DEGRADED, NO_RIGHTS, NOT_ANSWERING, NOT_RUNNING, OK, CliError
 from nodewarden.cli.output import clean, emit, emit_json, say, screen
 from nodewarden.cli.params import json_option, reason_option, runtime_of
+from nodewarden.cli.words import gpu_name
 
 _OWN_S = 60.0  # it looks for the GPUs for 30 s, and gives their restores 10 s
 _OUTCOME = re.compile(
@@ -169,8 +170,7 @@ def _report(outcomes: list[dict[str, Any]], way: str, *, as_json: bool) -> int:
         for outcome in held:
             watts = f" {outcome['w']:.0f} W" if outcome.get("w") is not None else ""
             text = f" ({outcome['text']})" if outcome.get("text") else ""
-            name = f"GPU {outcome['index']}" if outcome.get("index") is not None else outcome["uuid"]
-            emit(where.fit(clean(f"{name}: {words[outcome['outcome']]}{watts}{text}")))
+            emit(where.fit(clean(f"{gpu_name(outcome)}: {words[outcome['outcome']]}{watts}{text}")))
         if not held:
             emit("no cap of ours was in force")
         if any(outcome["outcome"] == "kept" for outcome in held):

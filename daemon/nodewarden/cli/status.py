@@ -13,6 +13,7 @@ from nodewarden.cli.connection import ask
 from nodewarden.cli.exits import CRITICAL, DEGRADED, FOR_HELP, NOT_ANSWERING, NOT_RUNNING, OK, CliError
 from nodewarden.cli.output import emit, emit_json, say, screen
 from nodewarden.cli.params import json_option, runtime_of, timeout_option
+from nodewarden.clock import boot_now_s
 
 _CODES = {"ok": OK, "degraded": DEGRADED, "critical": CRITICAL}
 _KEYS = ("node", "time", "armed", "health", "ladder", "gpus", "pdus", "jobs", "problems")
@@ -73,7 +74,7 @@ def ledger_document(runtime: Path) -> dict[str, Any]:
     document = status_without_agent(
         socket.gethostname().partition(".")[0] or os.uname().nodename,
         time.time(),
-        time.clock_gettime(time.CLOCK_BOOTTIME),
+        boot_now_s(),
         entries,
     )
     plain: dict[str, Any] = msgspec.to_builtins(document)

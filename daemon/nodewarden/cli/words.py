@@ -30,6 +30,12 @@ def age(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
+def gpu_name(thing: dict[str, Any]) -> str:
+    """How people call the GPU of a document with `index` and `uuid`: "GPU 5" where the index is known."""
+    index = thing.get("index")
+    return thing["uuid"] if index is None else f"GPU {index}"
+
+
 def cause(cap: dict[str, Any]) -> str:
     """Why a cap of the status document is what it is, in a word or two."""
     if cap.get("paced_by"):

@@ -127,7 +127,7 @@ class HelperLink:
         if was.state != "ok":
             log.info("helper_adopted", pid=self.status.pid, gpus=len(self.identities), caps=len(self.entries))
         if was.driver != reply.driver:
-            log.info("driver_state", driver=reply.driver, detail=reply.driver_text)
+            log.info("driver_changed", driver=reply.driver, detail=reply.driver_text)
 
     def _lost(self, state: HelperState, text: str) -> None:
         self.adopted = False

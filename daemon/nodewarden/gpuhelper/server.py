@@ -102,7 +102,7 @@ class Helper:
             self._listener = Listener(path, uids, self._verbs.answer, self._adoption.gone)
         except (AlreadyRunningError, RefusedError, OSError) as error:
             if str(error) != self._no_socket:
-                log.critical("no_socket text=%r", str(error))
+                log.critical("socket_refused text=%r", str(error))
             self._no_socket = str(error)
             return EXIT_SECOND if isinstance(error, AlreadyRunningError) else EXIT_CONFIG
         self._no_socket = ""
@@ -119,7 +119,7 @@ class Helper:
             except Exception:  # a mistake in one duty must not end the others, let alone restore every cap
                 log.exception("keeper_failed")
             if by_hand and min(self._adoption.away_for_s(), self._clock.now_s() - self._started_s) >= BY_HAND_S:
-                log.warning("ending reason=%r", "no agent for ten minutes")
+                log.warning("helper_stopped reason=%r", "no agent for ten minutes")
                 self._stop.set()
                 return
             wait(max(0.005, self._clock.real_s(self._pause_s())))
@@ -135,7 +135,9 @@ class Helper:
         notify("STOPPING=1", STATUS="restoring")
         outcomes = self.restore_all(force=False, why="helper stopped")
         for outcome in outcomes:
-            log.info("at_stop uuid=%s outcome=%s w=%s text=%r", outcome.uuid, outcome.outcome, outcome.w, outcome.text)
+            log.info(
+                "gpu_released uuid=%s outcome=%s w=%s text=%r", outcome.uuid, outcome.outcome, outcome.w, outcome.text
+            )
         for worker in self._gpus.workers.values():
             worker.stop()
         self._driver.stop(1.0)

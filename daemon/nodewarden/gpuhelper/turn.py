@@ -28,7 +28,7 @@ def waiting(stop: threading.Event) -> tuple[threading.Event, Callable[[float], N
     def wait(seconds: float) -> None:
         caught = signal.sigtimedwait(numbers, seconds)
         if caught is not None:
-            log.info("signal number=%d", caught.si_signo)
+            log.info("signal_caught number=%d", caught.si_signo)
             stop.set()
 
     return stop, wait

@@ -76,7 +76,7 @@ class Verbs:
         before = (self._adoption.pid, self._adoption.armed, self._adoption.failsafe_w)
         self._adoption.hello(peer, request)
         if request.leaving:
-            log.info("agent_leaves pid=%d", peer.pid)
+            log.info("goodbye_heard pid=%d", peer.pid)
         elif before != (peer.pid, request.armed, request.failsafe_w):
             words = "agent_adopted pid=%d uid=%d armed=%s failsafe_w=%s"
             log.info(words, peer.pid, peer.uid, request.armed, request.failsafe_w)

@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     Attributes:
         steps: training steps finished.
         hottest_c, lowest_margin_c: of the worst board at the worst moment; the margin is negative above a limit.
-        hw_slowdown_s: board-seconds in hardware slowdown; above_max_op_s: board-seconds above a limit.
+        hw_slowdown_s: board-seconds in hardware slowdown.
         boards_lost: boards that switched themselves off.
         lowest_cap_w: lowest cap that was written. cap_writes: how many were.
         top_level: highest rung of the ladder.
@@ -46,7 +46,6 @@ class Outcome(msgspec.Struct, kw_only=True):
     hottest_c: float = 0.0
     lowest_margin_c: float = 99.0
     hw_slowdown_s: float = 0.0
-    above_max_op_s: float = 0.0
     boards_lost: int = 0
     lowest_cap_w: float = MAX_W
     cap_writes: int = 0
@@ -199,7 +198,5 @@ class ClosedLoop:
             margin_c = gpu.margin_c
             outcome.hottest_c = max(outcome.hottest_c, gpu.junction_c)
             outcome.lowest_margin_c = min(outcome.lowest_margin_c, margin_c)
-            if margin_c < 0.0:
-                outcome.above_max_op_s += DT_S
             if gpu.firmware.hw_active:
                 outcome.hw_slowdown_s += DT_S

@@ -12,6 +12,7 @@ from types import FrameType
 import msgspec
 
 from nodewarden import paths
+from nodewarden.clock import boot_now_s
 from nodewarden.sim.job_link import JobLink
 from nodewarden.sim.scenario import Scenario
 from nodewarden.sim.stage import Child, Ready, Stage
@@ -66,7 +67,7 @@ class Demo(msgspec.Struct, kw_only=True):
             return self._play(stage)
 
     def _play(self, stage: Stage) -> Story:
-        origin_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        origin_s = boot_now_s()
         self.on_news("starting the twin: eight GPUs, a PDU")
         twin = self._start_twin(stage, origin_s)
         ready = msgspec.convert(stage.wait_for("the twin", UP_WITHIN_S, twin.lines)[0], Ready)

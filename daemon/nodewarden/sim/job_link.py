@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from nodewarden.clock import boot_now_s
 from nodewarden.sim.plant import Phase
 
 MAGIC = b"NWTWIN01"
@@ -84,7 +85,7 @@ class JobLink:
 
     def now_s(self) -> float:
         """Time of the shared clock, seconds."""
-        real_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        real_s = boot_now_s()
         now_s: float = self.clock_origin_s + (real_s - self.clock_origin_s) * self.clock_speed
         return now_s
 

@@ -1,12 +1,34 @@
-"""The toy job's pace on the twin: a synchronous step on eight boards, the slowest one ends it."""
+"""How long the toy job takes: as long as it is told, or on the twin a synchronous step that the slowest board ends."""
 
+import time
 from pathlib import Path
 
 from nodewarden.sim.job_link import BOARDS, JobLink
 from nodewarden.sim.plant import ALL_REDUCE_S, COMPUTE_S
-from nodewarden.sim.train_toy import Pace
 
 SLICE_S = 0.1
+
+
+class Pace:
+    """How long things take. This one is a machine that needs `step_s` per step."""
+
+    def __init__(self, step_s: float, save_s: float) -> None:
+        self.step_s = step_s
+        self.save_s = save_s
+
+    def step(self, _step: int) -> None:
+        """Wait out one step."""
+        time.sleep(self.step_s)
+
+    def save(self, _step: int) -> None:
+        """Wait out the copy of a large model."""
+        time.sleep(self.save_s)
+
+    def rest(self, _step: int) -> None:
+        """Nothing runs until the next step."""
+
+    def end(self) -> None:
+        """The job is over."""
 
 
 class TwinPace(Pace):

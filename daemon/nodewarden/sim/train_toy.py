@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import nodewarden_client
+from nodewarden.sim.toy_pace import Pace, TwinPace
 from nodewarden_client.client import Request
 
 HIDDEN = 6
@@ -140,28 +141,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-class Pace:
-    """How long things take. This one is a machine that needs `step_s` per step."""
-
-    def __init__(self, step_s: float, save_s: float) -> None:
-        self.step_s = step_s
-        self.save_s = save_s
-
-    def step(self, _step: int) -> None:
-        """Wait out one step."""
-        time.sleep(self.step_s)
-
-    def save(self, _step: int) -> None:
-        """Wait out the copy of a large model."""
-        time.sleep(self.save_s)
-
-    def rest(self, _step: int) -> None:
-        """Nothing runs until the next step."""
-
-    def end(self) -> None:
-        """The job is over."""
-
-
 def say(event: str, **facts: Any) -> None:
     """One line of JSON for whoever watches."""
     print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 - this is the program's output
@@ -230,8 +209,6 @@ def main() -> int:
 
     pace = Pace(options.step_s, options.save_s)
     if options.twin is not None:
-        from nodewarden.sim.toy_pace import TwinPace  # noqa: PLC0415 - only a job on the twin needs it
-
         pace = TwinPace(options.twin, options.save_s)
     options.checkpoints.mkdir(parents=True, exist_ok=True)
     model = Model(options.seed)

@@ -12,10 +12,9 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
-from nodewarden.clock import BootClock, Clock, ScaledClock
+from nodewarden.clock import BootClock, Clock, ScaledClock, boot_now_s
 from nodewarden.errors import ConfigError
 from nodewarden.gpuhelper.server import serve
 from nodewarden.sim.gpus import SimLibrary, uuid_of
@@ -102,7 +101,7 @@ def main() -> int:
         return 78
     # The helper waits for these in this thread; the threads that are started here must not be the ones to get them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-    origin_s = options.origin_s if options.origin_s is not None else time.clock_gettime(time.CLOCK_BOOTTIME)
+    origin_s = options.origin_s if options.origin_s is not None else boot_now_s()
     clock: Clock = BootClock() if options.speed == 1.0 else ScaledClock(options.speed, origin_s)
     link = JobLink.create(options.link, speed=options.speed, origin_s=origin_s)
     twin = Twin(scenario, link, clock, options.seed)
