@@ -136,6 +136,17 @@ def test_nodectl_finds_the_state_of_an_agent_that_is_gone(node: TestNode) -> Non
     assert node.call("status")["armed"] is False
 
 
+def test_what_nodectl_gave_up_is_not_done_later(node: TestNode) -> None:
+    """F52: "not answering" must not be followed by the change."""
+    agent = node.start_agent()
+    agent.signal(signal.SIGSTOP)
+    node.nodectl("cap", "0", "400", check=4)
+    agent.signal(signal.SIGCONT)
+    agent.wait_for_output("request_dropped", 10)
+    assert node.json("caps")["caps"] == []
+    assert node.standin.writes() == []
+
+
 def test_a_second_agent_ends_with_75_and_changes_nothing(node: TestNode) -> None:
     """F59: same state directory; and another state directory on the same runtime directory."""
     first = node.start_agent()

@@ -8,6 +8,7 @@ requests that are worked on at a time (the others wait).
 import asyncio
 import contextlib
 import grp
+import select
 from pathlib import Path
 
 import msgspec
@@ -185,7 +186,7 @@ class ControlServer:
                 continue
             connection.is_busy = True
             async with self._turns.setdefault(connection.peer.uid, asyncio.Semaphore(self._limits.requests_per_uid)):
-                answer = await self._answer(line, connection.peer)
+                answer = await self._answer(line, connection)
             if answer is not None:
                 await self._send(connection.writer, answer)
             connection.is_busy = False
@@ -221,10 +222,14 @@ class ControlServer:
 
     # One request --------------------------------------------------------------------------------------------------
 
-    async def _answer(self, line: bytes, peer: Peer) -> bytes | None:
+    async def _answer(self, line: bytes, connection: _Connection) -> bytes | None:
         request: Request | None = None
+        peer = connection.peer
         try:
             request = parse_request(line)
+            if request.id is not msgspec.UNSET and _has_left(connection.writer):
+                log.warning("request_dropped", verb=request.method, uid=peer.uid, pid=peer.pid, reason="nobody waits")
+                return None
             result = await self._call(request, peer)
         except RpcError as error:
             failed = error
@@ -273,6 +278,16 @@ class ControlServer:
             or (self._own_uid is not None and peer.uid == self._own_uid)
             or (self._admin_gid is not None and self._admin_gid in peer.gids)
         )
+
+
+def _has_left(writer: asyncio.StreamWriter) -> bool:
+    """Whether the peer has closed, not just finished asking: what it gave up must not be done behind its back."""
+    fd = writer.get_extra_info("socket").fileno()
+    if fd < 0:
+        return True
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 def _limited(said: str) -> RpcError:

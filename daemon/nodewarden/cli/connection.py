@@ -12,7 +12,7 @@ from typing import Any
 from nodewarden import paths
 from nodewarden.cli.exits import DEGRADED, NO_RIGHTS, NOT_ANSWERING, NOT_RUNNING, USAGE, CliError
 
-DEFAULT_TIMEOUT_S = 2.5  # with the start of Python it stays below 3 s
+DEFAULT_TIMEOUT_S = 2.0  # with the start of Python it stays below 3 s
 SCHEMA = 1
 _MAX_ANSWER_BYTES = 64 << 20
 _RETRY_S = 0.02

@@ -74,7 +74,7 @@ def discover(
         )
     except DeviceError as error:
         code = NOT_ANSWERING if error.reason in {"timeout", "unreachable"} else DEGRADED
-        raise CliError(f"{host}:{port}: {error}", code) from None
+        raise CliError(str(error), code) from None  # it names the device
     if as_json:
         emit_json([found])
         return
