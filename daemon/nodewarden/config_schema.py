@@ -85,7 +85,8 @@ class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One rack PDU by its address; repeat the table for each.
 
     `outlets` are the numbers of those that feed this node, `limit_w` bounds their sum. Versions "1" and "2c" need
-    `community_file` (or `community`), version "3" needs `user`, and `auth` and `priv` as the device wants them.
+    `community_file` (or `community`), version "3" needs `user`, and `auth` and `priv` as the device wants them; a PDU
+    of version "3" is understood, but not read in this version.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=63, description="unique, without / and control characters")]
