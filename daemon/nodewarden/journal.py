@@ -87,6 +87,7 @@ class Journal:
         self._recent: deque[Entry] = deque(maxlen=500)
         self._written = 0
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
@@ -133,7 +134,7 @@ class Journal:
             if self._waiting and (stopping or self.problem is None or time.monotonic() >= retry_at_s):
                 try:
                     self._write()
-                except (sqlite3.Error, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - this thread is the journal: nothing may end it
                     retry_at_s = time.monotonic() + _RETRY_S
                     self._failed(error)
                 else:
@@ -146,11 +147,10 @@ class Journal:
                 return
 
     def _write(self) -> None:
+        if self._db is not None and _file_of(self.path) != self._file:
+            self._close()  # somebody removed or replaced the file: what is written to the open one is lost
         db = self._db if self._db is not None else self._open()
-        rows = [
-            (e.wall_s, e.boot_s, e.kind, e.code, e.uuid, e.text, json.dumps(e.data, allow_nan=False, default=str))
-            for e in self._waiting
-        ]
+        rows = [_row(entry) for entry in self._waiting]
         with db:
             db.executemany(
                 "INSERT INTO entries (wall_s, boot_s, kind, code, uuid, text, data) VALUES (?, ?, ?, ?, ?, ?, ?)", rows
@@ -172,7 +172,7 @@ class Journal:
         except BaseException:
             db.close()
             raise
-        self._db = db
+        self._db, self._file = db, _file_of(self.path)
         return db
 
     def _prune(self, db: sqlite3.Connection) -> None:
@@ -220,6 +220,28 @@ class Journal:
             self._db = None
 
 
+def _row(entry: Entry) -> tuple[float, float, str, str, str | None, str, str]:
+    """What SQLite takes, whatever a part of the agent has put into the entry: one odd text must not stop the others."""
+    try:
+        data = json.dumps(entry.data, allow_nan=False, default=str)
+    except (TypeError, ValueError):
+        data = json.dumps({"not_json": repr(entry.data)})
+    uuid = None if entry.uuid is None else _storable(entry.uuid)
+    return entry.wall_s, entry.boot_s, entry.kind, _storable(entry.code), uuid, _storable(entry.text), data
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
     """True when the file itself is broken, not the disk full, locked or read-only."""
     code = getattr(error, "sqlite_errorcode", None)
@@ -253,21 +275,15 @@ def read_entries(
     except sqlite3.Error as error:
         log.warning("journal_unreadable", path=str(path), reason=str(error))
         return []
-    return [
-        (
-            row[0],
-            Entry(
-                wall_s=row[1],
-                boot_s=row[2],
-                kind=row[3],
-                code=row[4],
-                uuid=row[5],
-                text=row[6],
-                data=json.loads(row[7]),
-            ),
-        )
-        for row in reversed(rows)
-    ]
+    return [(row[0], _entry(row)) for row in reversed(rows)]
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    try:
+        data = json.loads(row[7])
+    except (TypeError, ValueError):  # a damaged page
+        data = {"damaged": str(row[7])}
+    return Entry(wall_s=row[1], boot_s=row[2], kind=row[3], code=row[4], uuid=row[5], text=row[6], data=data)
 
 
 class Recorder:

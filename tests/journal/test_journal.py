@@ -1,7 +1,9 @@
 """The journal keeps what was committed, survives a damaged file and a full disk, and says when it is degraded."""
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -157,3 +159,36 @@ def test_reading_a_missing_or_foreign_file_gives_nothing(tmp_path: Path) -> None
     assert read_entries(tmp_path / "none.db") == []
     (tmp_path / "odd.db").write_text("hello")
     assert read_entries(tmp_path / "odd.db") == []
+
+
+def test_an_entry_that_cannot_be_written_as_it_is_stops_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", max_age_s=1e12)
+    for data in ({"w": float("nan")}, {("a", "b"): 1}, {"w": 10**400}):
+        journal.append(Entry(wall_s=1e9, boot_s=5.0, kind="event", code="odd", uuid="\ud800", text="\udcff", data=data))
+    journal.append(entry("after"))
+    assert journal.flush()
+    journal.close()
+    assert codes(journal.path) == ["odd", "odd", "odd", "after"]
+
+
+def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
+    """What goes to a removed file is lost without a word from SQLite."""
+    journal = Journal(tmp_path / "journal.db", max_age_s=1e12)
+    journal.append(entry("before"))
+    assert journal.flush()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    journal.append(entry("after"))
+    assert journal.flush()
+    journal.close()
+    assert codes(journal.path) == ["after"]
+
+
+def test_a_row_with_damaged_data_is_shown_as_damaged(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", max_age_s=1e12)
+    journal.append(entry("good"))
+    assert journal.flush()
+    journal.close()
+    with contextlib.closing(sqlite3.connect(journal.path)) as db, db:
+        db.execute("UPDATE entries SET data = '{\"w\": 5'")
+    assert [row.data for _, row in read_entries(journal.path)] == [{"damaged": '{"w": 5'}]
