@@ -176,6 +176,7 @@ class Agent:
             group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
             group.create_task(self._control.run(), name="control")
             group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
+            group.create_task(every(self._clock, Progress(5.0, self._clock.now_s()), self._mend), name="mend")
             group.create_task(self._pdus.run(), name="pdus")
             group.create_task(watchdog.feed(self._clock, self._stalled_critical, self._status_line), name="watchdog")
             group.create_task(self._note_that_it_lived(), name="lived")
@@ -357,6 +358,10 @@ class Agent:
         """Quick failures in a row end here: this start has run well."""
         await self._clock.sleep_until(self._started_s + LIVED_S)
         self._state.lived()
+
+    async def _mend(self) -> None:
+        """What somebody or a full disk has broken for a while is made good."""
+        self._state.retry()
 
 
 def _own_uid() -> int | None:

@@ -98,6 +98,11 @@ class StateFile:
         self._state.armed = armed
         self._save()
 
+    def retry(self) -> None:
+        """Write again what could not be written: a disarm that is only in memory ends with this process."""
+        if self.problem is not None:
+            self._save()
+
     def _save(self) -> None:
         temporary = self.path.with_suffix(".new")
         try:
@@ -112,7 +117,11 @@ class StateFile:
             finally:
                 os.close(folder)
         except OSError as error:
-            self.problem = f"{self.path}: {error}"
-            log.warning("state_not_written", reason=self.problem)
+            problem = f"{self.path}: {error}"
+            if problem != self.problem:
+                log.warning("state_not_written", reason=problem)
+            self.problem = problem
         else:
+            if self.problem is not None:
+                log.info("state_written", path=str(self.path))
             self.problem = None

@@ -84,3 +84,22 @@ def test_a_state_that_cannot_be_written_is_a_problem_not_an_error(tmp_path: Path
     (tmp_path / "missing").mkdir()
     state.write(armed=True)
     assert state.problem is None
+
+
+def test_what_could_not_be_written_is_written_when_the_disk_is_well_again(tmp_path: Path) -> None:
+    """A disarm that never reaches the disk would be undone by the next start."""
+    folder = tmp_path / "state"
+    state = StateFile(folder)
+    state.lock()
+    state.write(armed=True)
+    (folder / "state.new").mkdir()  # stands in the way of the temporary file
+    state.write(armed=False)
+    assert state.problem is not None
+    state.retry()
+    assert state.problem is not None
+    (folder / "state.new").rmdir()
+    state.retry()
+    assert state.problem is None
+    again = StateFile(folder)
+    again.read()
+    assert not again.armed
