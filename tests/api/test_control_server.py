@@ -81,6 +81,7 @@ def test_several_requests_on_one_connection_are_answered_in_order():
         (b'{"jsonrpc":"2.0","id":1,"method":"status","params":[1]}\n', "invalid_params"),
         (b'{"jsonrpc":"2.0","id":1,"method":"cap","params":{"gpu":"0","w":"many"}}\n', "invalid_params"),
         (b'{"jsonrpc":"2.0","id":1,"method":"cap","params":{"gpu":"0","w":NaN}}\n', "parse_error"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"events","params":{"after_id":9223372036854775808}}\n', "invalid_params"),
     ],
 )
 def test_garbage_gets_an_error_and_the_connection_lives_on(line, kind):

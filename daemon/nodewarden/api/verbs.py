@@ -44,7 +44,7 @@ class EventsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     since_s: Annotated[float, Meta(ge=0, le=366 * 86400)] = 3600.0
     limit: Annotated[int, Meta(ge=1, le=1000)] = 200
-    after_id: Annotated[int, Meta(ge=0)] = 0
+    after_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class ExplainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
