@@ -48,6 +48,7 @@ SLOW_FIELDS_NS = {
 FAST_FIELDS = (FIELD_HBM_C, FIELD_ENERGY_MJ, FIELD_POWER_AVERAGE_MW, FIELD_POWER_INSTANT_MW, *SLOW_FIELDS_NS)
 
 _MAX_LINKS = 18  # where the board does not say how many NVLinks it has
+_MOST_LIMIT_MW = 5_000_000  # above this, or 0, a limit is a marker for "none"
 _CAP_SYS_ADMIN_BIT = 21
 _MAX_CALL_S = 0.05
 """An energy reading that took longer has no known moment, so it is not used for the mean."""
@@ -290,7 +291,9 @@ class NvmlDevice:
             pass  # the field, or no default known
         assert not isinstance(low, DeviceError)
         assert not isinstance(high, DeviceError)
-        default_w = None if isinstance(default, DeviceError) else watts_from_mw(default)
+        if not 0 < low <= high <= _MOST_LIMIT_MW:
+            raise DeviceError(f"{low} to {high} mW is no range of power limits", "implausible")
+        default_w = None if isinstance(default, DeviceError) or default > high else watts_from_mw(default)
         return CapRange(min_w=watts_from_mw(low), max_w=watts_from_mw(high), default_w=default_w)
 
     def get_cap_w(self) -> float:
@@ -304,12 +307,15 @@ class NvmlDevice:
     def _limit_w(self, name: str, field_id: int) -> float:
         handle = self._live()
         try:
-            return watts_from_mw(self._nvml.call(name, handle))
+            limit_mw = self._nvml.call(name, handle)
         except NotSupportedError:
             (value,) = self._nvml.fields(handle, (field_id,))
             if isinstance(value, DeviceError):
                 raise
-            return watts_from_mw(value)
+            limit_mw = value
+        if not 0 < limit_mw <= _MOST_LIMIT_MW:  # what is taken for the limit before us is what we go back to
+            raise DeviceError(f"{limit_mw} mW is no power limit", "implausible")
+        return watts_from_mw(limit_mw)
 
     def set_cap_w(self, w: float) -> None:
         """See `GpuDevice.set_cap_w`."""
