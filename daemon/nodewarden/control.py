@@ -91,7 +91,7 @@ class ControlLoop:
         self.turn_took_s = 0.0
         self._turned_s = clock.now_s()
         self._wall_offset_s = clock.wall_s() - clock.now_s()
-        self._adoptions = 0
+        self._adopted = False
         self._failsafe: set[str] = set()
         self._written: dict[str, Any] = {}
 
@@ -156,22 +156,21 @@ class ControlLoop:
         return msgspec.structs.replace(event, text=f"{DRY_RUN}{text}")
 
     def _adopt(self) -> None:
-        """Take over the ledger; a fresh adoption brings back manual caps that outlived the agent before."""
+        """Take over the ledger; the first adoption brings back manual caps that outlived the agent before.
+
+        Later ones do not: what a person asked of this agent, or took back, is known better here than in the ledger.
+        """
         self._caps.sync()
         failsafe = {uuid for uuid, entry in self._link.entries.items() if entry.cause == Cause.FAILSAFE}
         if failsafe - self._failsafe:
             self._state = None  # the helper acted in our silence: start from what is in force, as a new agent would
         self._failsafe = failsafe
-        if self._link.adoptions == self._adoptions:
+        if self._adopted or not self._link.adoptions:
             return
-        self._adoptions = self._link.adoptions
+        self._adopted = True
         for entry in self._link.entries.values():
-            if (
-                entry.cause in {Cause.MANUAL, Cause.LEASE}
-                and entry.protects == "none"
-                and entry.uuid not in self.manual
-            ):
-                self.manual[entry.uuid] = ManualCap(w=entry.w, expires_s=entry.expires_at_s)
+            if entry.manual_w is not None and entry.pending is None and entry.uuid not in self.manual:
+                self.manual[entry.uuid] = ManualCap(w=entry.manual_w, expires_s=entry.expires_at_s)
 
     def _limits(self, snapshot: NodeSnapshot, now_s: float) -> Limits:
         for uuid, manual in list(self.manual.items()):

@@ -147,6 +147,44 @@ def test_what_nodectl_gave_up_is_not_done_later(node: TestNode) -> None:
     assert node.standin.writes() == []
 
 
+def test_a_released_cap_on_its_way_up_is_not_taken_for_a_persons_wish(node: TestNode) -> None:
+    """Whoever restarts during the rise, helper or agent: the rise goes on to the limit found before us."""
+    helper, agent = node.start_helper(), node.start_agent("--helper", "connect")
+    node.call("arm")
+    node.cap("0", 600)
+    node.call("release", gpu="0")
+    wait_for(lambda: node.standin.limits_w[0] > 602, 10, "the rise to begin")
+    helper.signal(signal.SIGKILL)
+    helper.wait_exit()
+    node.start_helper()
+    wait_for(lambda: node.standin.limits_w[0] > 630, 30, "the rise to go on under the new helper")
+    agent.signal(signal.SIGKILL)
+    agent.wait_exit()
+    node.start_agent("--helper", "connect")
+    wait_for(lambda: node.standin.limits_w[0] == 700, 40, "the rise to end under the new agent")
+    assert read_ledger(node.runtime / "gpu-ledger") == []
+
+
+def test_a_manual_cap_above_a_budget_outlives_the_agent(node: TestNode) -> None:
+    """What a person asked for is in the ledger even while something else asks for less."""
+    node.write_config("[limits]\nnode_power_w = 1200\n")
+    node.start_helper()
+    agent = node.start_agent("--helper", "connect")
+    node.call("arm")
+    wait_for(lambda: sum(node.standin.limits_w) <= 1210, 30, "the budget to be held")
+    node.call("cap", gpu="0", w=640, for_s=3600)
+    wait_for(lambda: [e.manual_w for e in read_ledger(node.runtime / "gpu-ledger")].count(640) == 1, 10, "the ledger")
+    agent.signal(signal.SIGKILL)
+    agent.wait_exit()
+    node.write_config("")
+    node.start_agent("--helper", "connect")
+    wait_for(lambda: node.standin.limits_w == [640, 700, 700, 700], 90, "the manual cap to be what is left")
+    cap = node.call("status")["gpus"][0]["cap"]
+    assert cap["cause"] == "manual"
+    node.call("release", gpu="0")
+    wait_for(lambda: node.standin.limits_w[0] == 700, 30, "the released GPU to be back at its limit")
+
+
 def test_a_second_agent_ends_with_75_and_changes_nothing(node: TestNode) -> None:
     """F59: same state directory; and another state directory on the same runtime directory."""
     first = node.start_agent()

@@ -76,6 +76,46 @@ def test_a_restore_goes_back_to_what_was_found_and_not_to_the_default(rig: Rig) 
     assert rig.entries() == {}
 
 
+def test_a_marker_is_never_taken_for_the_limit_to_go_back_to(rig: Rig) -> None:
+    """What a board shows when it has no answer cannot be restored: the GPU would stay capped for ever."""
+    rig.start()
+    peer = rig.agent()
+    gpu = rig.standin.gpus[0]
+    for marker_mw in (0, 2**32 - 1, 2**31 - 1, 5_000_001):
+        gpu._state.limit_mw = marker_mw
+        assert refused(peer.set_cap(rig.uuids[0], 400)).code == "failed"
+        assert rig.entries() == {}
+    gpu.limit_w = 900  # above what the board itself allows
+    assert peer.cap(rig.uuids[0], 400).w == 400
+    assert rig.entries()[rig.uuids[0]].prior_w == 700
+    assert peer.restore()[rig.uuids[0]].outcome == "restored"
+    assert gpu.limit_w == 700
+    for field in ("min_mw", "max_mw"):
+        was, marker = getattr(gpu._state, field), 2**32 - 1
+        setattr(gpu._state, field, marker)
+        assert refused(peer.set_cap(rig.uuids[0], 400)).code == "failed"
+        setattr(gpu._state, field, was)
+    assert rig.standin.limits_w == [700] * 8
+
+
+def test_a_restore_ends_where_the_board_now_allows_it(rig: Rig) -> None:
+    """The range has changed since the cap: the nearest limit is better than a restore that is refused for ever."""
+    rig.start()
+    peer = rig.agent()
+    gpu = rig.standin.gpus[0]
+    peer.cap(rig.uuids[0], 400)
+    gpu._state.max_mw = 600_000
+    assert peer.restore()[rig.uuids[0]].outcome == "restored"
+    assert gpu.limit_w == 600
+    assert rig.entries() == {}
+    peer.cap(rig.uuids[0], 250, keep_w=300, protects="gpu")
+    gpu._state.min_mw = 320_000
+    assert peer.restore()[rig.uuids[0]].outcome == "kept"
+    assert gpu.limit_w == 320
+    assert peer.restore(force=True)[rig.uuids[0]].outcome == "restored"
+    assert gpu.limit_w == 600
+
+
 def test_no_cap_is_ever_above_the_limit_found(rig: Rig) -> None:
     """F27"""
     rig.standin.gpus[0].limit_w = 500

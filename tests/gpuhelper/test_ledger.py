@@ -26,6 +26,7 @@ entries = st.builds(
     since_s=seconds,
     written_at_s=seconds,
     expires_at_s=st.none() | seconds,
+    manual_w=st.none() | watts,
     pending=st.none() | st.text(alphabet=string.printable.strip(), min_size=1, max_size=20),
     state=st.sampled_from(["owned", "kept", "foreign"]),
 )

@@ -27,6 +27,7 @@ FAILED_RETRY_S = 2.0
 RAISE_EVERY_S = 1.0  # rises are written at most once a second; falls at once
 KEEP_STEP_W = 5.0
 MOST_RISE_S = 2.0  # time without a write, longer than this, is no time in which a limit could have risen
+MANUAL_STEP_W = 0.01  # more than the ledger rounds away
 
 
 class OwnCap(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,7 @@ class OwnCap(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     written_s: float
     expires_s: float | None = None
+    manual_w: float | None = None
     pending: str | None = None
 
 
@@ -106,6 +108,7 @@ class PowerCapActuator:
                 since_s=entry.since_s,
                 written_s=entry.written_at_s,
                 expires_s=entry.expires_at_s,
+                manual_w=entry.manual_w,
                 pending=entry.pending,
             )
 
@@ -165,6 +168,8 @@ class PowerCapActuator:
             or own.protects != wanted.protects
             or own.cause != wanted.cause
             or own.expires_s != wanted.expires_s
+            or (own.manual_w is None) != (wanted.manual_w is None)
+            or abs((own.manual_w or 0.0) - (wanted.manual_w or 0.0)) >= MANUAL_STEP_W
             or (own.keep_w is None) != (wanted.keep_w is None)
             or (
                 own.keep_w is not None
@@ -201,6 +206,7 @@ class PowerCapActuator:
             protects=wanted.protects.value,
             cause=wanted.cause.value,
             expires_at_s=wanted.expires_s,
+            manual_w=wanted.manual_w,
         )
         now_s = self._clock.now_s()
         same_cause = own is not None and own.cause == wanted.cause
@@ -213,6 +219,7 @@ class PowerCapActuator:
             since_s=own.since_s if own is not None and same_cause else now_s,
             written_s=now_s,
             expires_s=wanted.expires_s,
+            manual_w=wanted.manual_w,
         )
         self._link.hello_soon()  # the ledger has changed: prior and state come from there
 
@@ -246,7 +253,8 @@ def _disarmed(setpoint: CapSetpoint, own: OwnCap | None) -> CapSetpoint:
     """What may be in force while disarmed: a person's cap, and an automatic cap on its way up."""
     lifting_w = None
     if own is not None and own.keep_w is not None and setpoint.cause != Cause.NONE and setpoint.keep_w is not None:
-        lifting_w = max(own.keep_w, setpoint.keep_w)
+        # Not above what the slewed decision or the board has: a cap just adopted is held, not raised to keep_w at once.
+        lifting_w = min(max(own.keep_w, setpoint.keep_w), max(own.w, setpoint.w))
     manual_w = setpoint.manual_w
     if lifting_w is not None and own is not None and (manual_w is None or lifting_w < manual_w):
         automatic = own.cause if own.protects != Protects.NONE else setpoint.cause
@@ -256,7 +264,6 @@ def _disarmed(setpoint: CapSetpoint, own: OwnCap | None) -> CapSetpoint:
             keep_w=lifting_w,
             cause=Cause(automatic),
             protects=Protects(own.protects) if own.protects != Protects.NONE else setpoint.protects,
-            expires_s=None,
         )
     if manual_w is not None:
         cause = setpoint.cause if setpoint.cause in {Cause.MANUAL, Cause.LEASE} else Cause.MANUAL

@@ -57,6 +57,24 @@ def expiry_s(entry: LedgerEntry) -> float | None:
     return entry.written_at_s + DEFAULT_EXPIRY_S if entry.expires_at_s is None else entry.expires_at_s
 
 
+def _believed_prior_w(board: CapRange, found_w: float) -> float:
+    """The limit to go back to. No board can be above its own highest limit; one that says so says nothing."""
+    if found_w <= board.max_w:
+        return found_w
+    return board.max_w if board.default_w is None else board.default_w
+
+
+def _accepted_w(device: GpuDevice, w: float) -> float:
+    """The limit nearest to `w` that the board takes today: its range may have changed since `w` was found."""
+    try:
+        board = device.cap_range_w()
+    except DeviceLostError:
+        raise
+    except DeviceError:
+        return w
+    return min(max(w, board.min_w), board.max_w)
+
+
 class GpuCap:
     """The cap of one GPU.
 
@@ -94,10 +112,11 @@ class GpuCap:
 
     def set_cap(self, device: GpuDevice, request: SetCap, owner_uid: int) -> CapReply:
         """Apply a cap. Raises HelperError when it is refused before anything was written, DeviceError after that."""
-        self._check_range(device.cap_range_w(), request)
+        board = device.cap_range_w()
+        self._check_range(board, request)
         found_w = device.get_cap_w()
         record = self._book.get(self._uuid)
-        prior_w = found_w if record is None else record.entry.prior_w
+        prior_w = _believed_prior_w(board, found_w) if record is None else record.entry.prior_w
         target_w = min(request.w, prior_w)
         keep_w = None if request.keep_w is None else min(request.keep_w, prior_w)
         if same_limit(target_w, prior_w) and (keep_w is None or same_limit(keep_w, prior_w)):  # nobody demands anything
@@ -116,7 +135,8 @@ class GpuCap:
             owner_uid=owner_uid,
             since_s=now_s if record is None else record.entry.since_s,
             written_at_s=now_s,
-            expires_at_s=request.expires_at_s if request.protects == "none" else None,
+            expires_at_s=request.expires_at_s if request.protects == "none" or request.manual_w is not None else None,
+            manual_w=request.manual_w,
         )
         if (
             record is not None
@@ -175,6 +195,7 @@ class GpuCap:
             self._book.close_entry(self._uuid)
             return RestoreOutcome(uuid=self._uuid, outcome="none", w=found_w, text=text)
         kept = not same_limit(target_w, prior_w)
+        target_w = _accepted_w(device, target_w)
         if not same_limit(found_w, target_w):
             asked = msgspec.structs.replace(entry, w=target_w, written_at_s=self._clock.now_s(), pending=why)
             self._writer.write(device, asked, record, found_w)
@@ -188,6 +209,7 @@ class GpuCap:
             previous_w=None,
             pending=None,
             expires_at_s=None,
+            manual_w=None,
             protects="gpu" if entry.protects == "none" else entry.protects,
             state="kept" if self._agent_away() else "owned",
             written_at_s=self._clock.now_s(),
@@ -237,7 +259,8 @@ class GpuCap:
         if record is None:
             if found_w <= safe_w or same_limit(found_w, safe_w):
                 return
-            entry = LedgerEntry(uuid=self._uuid, prior_w=found_w, w=safe_w, since_s=self._clock.now_s())
+            prior_w = _believed_prior_w(board, found_w)
+            entry = LedgerEntry(uuid=self._uuid, prior_w=prior_w, w=safe_w, since_s=self._clock.now_s())
         elif self._is_foreign(record, device, found_w):
             return  # the check reports it
         else:
@@ -246,7 +269,8 @@ class GpuCap:
         protects: Protects = entry.protects
         expires_at_s, cause = entry.expires_at_s, entry.cause
         if record is None or entry.w > safe_w:
-            protects, expires_at_s, cause = "breaker", None, "failsafe"
+            protects, cause = "breaker", "failsafe"
+            expires_at_s = expires_at_s if entry.manual_w is not None else None
         safe = msgspec.structs.replace(
             entry,
             w=min(entry.w, safe_w),
@@ -295,7 +319,7 @@ class GpuCap:
 
     def _answer_vanished(self, device: GpuDevice, record: Record, found_w: float) -> None:
         entry = record.entry
-        again_w = None if entry.keep_w is None else min(entry.keep_w, entry.prior_w)
+        again_w = None if entry.keep_w is None else _accepted_w(device, min(entry.keep_w, entry.prior_w))
         first_write_interrupted = (
             not record.confirmed and entry.previous_w is None and same_limit(found_w, entry.prior_w)
         )
@@ -318,6 +342,7 @@ class GpuCap:
             w=again_w,
             protects=protects,
             expires_at_s=None,
+            manual_w=None,
             written_at_s=self._clock.now_s(),
             pending=None,
         )

@@ -287,6 +287,7 @@ class HelperClient:
         protects: Literal["none", "gpu", "breaker"],
         cause: str,
         expires_at_s: float | None,
+        manual_w: float | None = None,
     ) -> wire.CapReply:
         """Set one cap in watts. Raises HelperError with the wire's code, or "timeout"; HelperGoneError."""
         reply = await self._call(
@@ -298,6 +299,7 @@ class HelperClient:
                 protects=protects,
                 cause=cause,
                 expires_at_s=expires_at_s,
+                manual_w=manual_w,
             )
         )
         if not isinstance(reply, wire.CapReply):

@@ -33,8 +33,9 @@ AGENT_KEY = "agent"
 _MAGIC = b"NWLEDG02"
 _NO_MW = -1
 # magic, sequence, boot id, key, open, confirmed, protects, state, armed, uid, prior, w, previous, keep, since, written,
-# expires, cause, pending; then padding and the CRC
+# expires, cause, pending; then manual (0 = nothing, as in the padding of older files), padding and the CRC
 _SLOT = struct.Struct("<8sQ36s96sBBBBBIqqqqddd64s120s")
+_MANUAL = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 _PROTECTS = ("none", "gpu", "breaker")
 _STATES = ("owned", "kept", "foreign", "vanished")
@@ -302,12 +303,14 @@ def _pack(key: str, record: Record, boot: str, sequence: int) -> bytes:
         _text(entry.cause, 64),
         _text(entry.pending or "", 120),
     )
+    body += _MANUAL.pack(0 if entry.manual_w is None else mw_from_watts(entry.manual_w))
     body = body.ljust(SLOT_BYTES - _CRC.size, b"\0")
     return body + _CRC.pack(zlib.crc32(body))
 
 
 def _unpack(data: bytes) -> tuple[int, str, str, Record]:
     fields = _SLOT.unpack_from(data)
+    (manual_mw,) = _MANUAL.unpack_from(data, _SLOT.size)
     _, sequence, boot, key, is_open, confirmed, protects, state, armed, uid = fields[:10]
     prior_mw, mw, previous_mw, keep_mw, since_s, written_at_s, expires_at_s, cause, pending = fields[10:]
 
@@ -326,6 +329,7 @@ def _unpack(data: bytes) -> tuple[int, str, str, Record]:
         since_s=since_s,
         written_at_s=written_at_s,
         expires_at_s=None if math.isnan(expires_at_s) else expires_at_s,
+        manual_w=watts_from_mw(manual_mw) if manual_mw else None,
         pending=words(pending) or None,
         state=_STATES[min(state, len(_STATES) - 1)],
     )

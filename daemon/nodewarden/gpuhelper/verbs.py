@@ -131,6 +131,7 @@ class Verbs:
             raise HelperError("the helper is stopping and restores", "busy")
         _check_watts("w", request.w)
         _check_watts("keep_w", request.keep_w)
+        _check_watts("manual_w", request.manual_w)
         if request.expires_at_s is not None and not math.isfinite(request.expires_at_s):
             raise HelperError("expires_at_s must be a time", "bad_request")
         worker = self._gpus.workers.get(request.uuid)

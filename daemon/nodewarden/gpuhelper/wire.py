@@ -67,6 +67,8 @@ class SetCap(msgspec.Struct, tag="set_cap", tag_field="verb", kw_only=True):
 
     keep_w is what the protective causes alone demand (None = nothing); protects is "none", "gpu" or "breaker";
     expires_at_s ends an unprotected cap (None = 10 minutes after the last renewal); cause is kept for people.
+    manual_w is what a person or a lease alone asked for (None = nothing), until expires_at_s: the next agent goes on
+    with it.
     """
 
     id: int
@@ -76,6 +78,7 @@ class SetCap(msgspec.Struct, tag="set_cap", tag_field="verb", kw_only=True):
     protects: Literal["none", "gpu", "breaker"] = "none"
     cause: str = ""
     expires_at_s: float | None = None
+    manual_w: float | None = None
 
 
 class Restore(msgspec.Struct, tag="restore", tag_field="verb", kw_only=True):
@@ -119,6 +122,8 @@ class LedgerEntry(msgspec.Struct, kw_only=True):
         previous_w: the request before, until `w` is read back from the board: after a crash between the two, either is
             ours. None = `w` is confirmed, or it is the first.
         written_at_s, since_s: last write and first write of this entry, CLOCK_BOOTTIME.
+        expires_at_s: end of an unprotected cap, or of the manual part of a protective one; None = none was given.
+        manual_w: what a person or a lease alone asked for; None = nothing (`w` may be on its way up from it).
         pending: a restore that failed or hangs, with the reason; None = none.
         state: "owned" (as we asked), "kept" (agent gone, kept because it protects), "foreign" (somebody changed it),
             "vanished" (the driver forgot it).
@@ -135,6 +140,7 @@ class LedgerEntry(msgspec.Struct, kw_only=True):
     since_s: float = 0.0
     written_at_s: float = 0.0
     expires_at_s: float | None = None
+    manual_w: float | None = None
     pending: str | None = None
     state: str = "owned"
 
