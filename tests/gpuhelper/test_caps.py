@@ -1,6 +1,8 @@
 """Setting and undoing power caps on the stand-in: ranges, rights, prior limits, what stays, what is somebody else's."""
 
 import os
+import signal
+import time
 
 import pytest
 
@@ -9,6 +11,7 @@ from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.ledger import Ledger, Record
 from standin.standin import GPU_IS_LOST, INVALID_ARGUMENT
 from support.processes import Program
+from support.wait import wait_for
 
 
 def refused(reply: wire.Reply) -> wire.ErrorReply:
@@ -316,6 +319,54 @@ def test_the_restore_command_leaves_a_living_helper_alone(rig: Rig) -> None:
     assert status == 75
     assert str(program.pid) in output
     assert rig.standin.limits_w[0] == 300
+
+
+def test_a_helper_that_was_frozen_goes_on(rig: Rig) -> None:
+    """A debugger, a cgroup freezer or a suspended machine is no reason to stop, still less to restore."""
+    program = rig.start()
+    peer = rig.agent()
+    peer.cap(rig.uuids[0], 300)
+    for _ in range(2):
+        program.signal(signal.SIGSTOP)
+        thaw_s = time.monotonic() + 1.5  # longer than the helper ever sleeps at a time
+        wait_for(lambda thaw_s=thaw_s: time.monotonic() > thaw_s, 5, "the wait to be over while it is frozen")
+        program.signal(signal.SIGCONT)
+        assert peer.ledger()[rig.uuids[0]].w == 300
+    peer.hello()
+    assert program.running
+    assert "signal_caught" not in program.output
+    assert rig.standin.limits_w[0] == 300
+
+
+def test_a_second_helper_whose_lock_was_removed_touches_nothing(rig: Rig) -> None:
+    first = rig.start()
+    rig.agent().cap(rig.uuids[0], 300)
+    writes = len(rig.standin.writes())
+    for lock in [*rig.lock_dir.iterdir(), rig.runtime_dir / "gpu-helper.lock"]:
+        lock.unlink()
+    second = rig.start(ready=False)
+    assert second.wait_exit(15) == 75
+    assert "somebody listens" in second.output
+    assert first.running
+    assert len(rig.standin.writes()) == writes
+    assert rig.entries()[rig.uuids[0]].w == 300
+
+
+def test_what_is_undone_is_tried_as_soon_as_rights_are_back(rig: Rig) -> None:
+    """Missing rights are not asked about again and again, but a cap must not stay for that."""
+    rig.start()
+    peer = rig.agent()
+    peer.cap(rig.uuids[0], 300)
+    rig.standin.write_right = "denied"
+    assert refused(peer.set_cap(rig.uuids[0], 250)).code == "no_permission"
+    asked = rig.standin.calls("nvmlDeviceSetPowerManagementLimit")
+    assert refused(peer.set_cap(rig.uuids[0], 250)).code == "no_permission"
+    assert rig.standin.calls("nvmlDeviceSetPowerManagementLimit") == asked
+    rig.standin.write_right = "allowed"
+    assert refused(peer.set_cap(rig.uuids[0], 250)).code == "no_permission"  # a minute long
+    assert peer.cap(rig.uuids[0], 700).w == 700
+    assert rig.entries() == {}
+    assert peer.cap(rig.uuids[0], 300).w == 300
 
 
 def test_a_helper_that_was_killed_holds_its_caps_when_it_is_back(rig: Rig) -> None:

@@ -174,6 +174,22 @@ def test_a_removed_file_is_noticed_and_made_again_with_all_entries(tmp_path: Pat
     assert [entry.uuid for entry in read_ledger(ledger.path)] == ["GPU-a"]
 
 
+@pytest.mark.parametrize("damage", [b"\0" * FILE_BYTES, b"\xa5" * FILE_BYTES, b"\xa5" * 3 * SLOT_BYTES])
+def test_a_file_that_somebody_wrote_into_is_noticed_and_made_right(tmp_path: Path, damage: bytes) -> None:
+    """While a cap is in force the file must say so at any moment: the helper may be killed in the next."""
+    ledger = opened(tmp_path)
+    for uuid in ("GPU-a", "GPU-b"):
+        ledger.write(uuid, Record(entry=entry_of(uuid)))
+    ledger.write("GPU-b", Record(entry=entry_of("GPU-b", written_at_s=1.0), is_open=False))
+    with ledger.path.open("r+b") as file:
+        file.write(damage)
+    assert not ledger.is_in_place()
+    ledger.close()
+    ledger.open()
+    assert [entry.uuid for entry in read_ledger(ledger.path)] == ["GPU-a"]
+    assert ledger.is_in_place()
+
+
 def test_an_entry_that_could_not_be_closed_on_file_is_closed_when_the_file_is_back(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     ledger.write("GPU-a", Record(entry=entry_of("GPU-a")))

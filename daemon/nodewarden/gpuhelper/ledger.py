@@ -169,14 +169,21 @@ class Ledger:
             os.close(fd)
 
     def is_in_place(self) -> bool:
-        """Whether the path still names the file that we write (somebody may have removed it)."""
+        """Whether the path still names the file that we write, and the file still says what we wrote."""
         if self._fd < 0:
             return False
         try:
             there, ours = self.path.lstat(), os.fstat(self._fd)
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) and there.st_size >= FILE_BYTES
+        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < FILE_BYTES:
+            return False
+        try:
+            contents = os.pread(self._fd, FILE_BYTES, 0)
+        except OSError:
+            return False
+        on_file = {(slot, sequence, key) for slot, sequence, _, key, _ in _valid_slots(contents)}
+        return all((*self._slots.get(row, (-1, 0)), key) in on_file for key, row in self._rows.items())
 
     def write(self, key: str, record: Record) -> None:
         """Put one record in place of the row's last. Raises LedgerError; the record is kept in memory all the same."""

@@ -231,6 +231,17 @@ def allowed_uids(*, service: bool) -> frozenset[int]:
     return frozenset(uids)
 
 
+def is_served(path: Path) -> bool:
+    """Whether somebody listens on the socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            answer = probe.connect_ex(str(path))
+        except OSError:  # not even an address
+            return False
+    return answer not in {errno.ECONNREFUSED, errno.ENOENT}
+
+
 def _listen(path: Path) -> socket.socket:
     """Listen on `path`, for us and our group. The caller holds the runtime lock, so nobody else does the same."""
     listener = bind(path, 0o660)

@@ -23,7 +23,7 @@ from nodewarden.gpuhelper.gpus import STOP_S, Gpus
 from nodewarden.gpuhelper.lanes import Gate
 from nodewarden.gpuhelper.ledger import Ledger
 from nodewarden.gpuhelper.locks import runtime_lock
-from nodewarden.gpuhelper.peers import Listener, allowed_uids
+from nodewarden.gpuhelper.peers import Listener, allowed_uids, is_served
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
 from nodewarden.gpuhelper.verbs import Verbs
 from nodewarden.gpuhelper.worker import GpuWorker, Shared
@@ -129,11 +129,11 @@ class Helper:
         uuids = [entry.uuid for entry in self._book.entries()]
         return self._gpus.restore(uuids, force=force, why=why, timeout_s=timeout_s)
 
-    def end(self) -> None:
+    def end(self, *, restoring: bool = True) -> None:
         """Restore at once, shut the library down if nothing hangs, give up locks and socket."""
         self._stopping.set()
         notify("STOPPING=1", STATUS="restoring")
-        outcomes = self.restore_all(force=False, why="helper stopped")
+        outcomes = self.restore_all(force=False, why="helper stopped") if restoring else []
         for outcome in outcomes:
             log.info(
                 "gpu_released uuid=%s outcome=%s w=%s text=%r", outcome.uuid, outcome.outcome, outcome.w, outcome.text
@@ -246,9 +246,21 @@ def serve(
     limit_s = math.inf if service else BY_HAND_S
     if not wait_for_turn(lock, lock_dir, clock, stop, wait, limit_s=limit_s):
         return EXIT_OK if stop.is_set() else EXIT_SECOND
+    path, uids = runtime_dir / "gpu.sock", allowed_uids(service=service)
+    told = False
+    while is_served(path):  # though the lock is free: its file was removed under another helper, whose caps these are
+        if not told:
+            log.critical("no_socket text=%r", f"somebody listens on {path}: stop that one")
+            notify("READY=1", STATUS=f"waiting: somebody listens on {path}")
+        told = True
+        if not service:
+            return EXIT_SECOND
+        wait(clock.real_s(1.0))
+        if stop.is_set():
+            return EXIT_OK
     helper = Helper(library, runtime_dir, lock_dir, clock, stop)
     helper.begin()
-    path, uids = runtime_dir / "gpu.sock", allowed_uids(service=service)
+    status = EXIT_OK
     try:
         status = helper.listen(path, uids)
         if status == EXIT_OK or service:  # a service goes on without: there is nothing that a restart could mend
@@ -256,6 +268,6 @@ def serve(
             helper.keep(wait, path, uids, by_hand=not service)
             status = EXIT_OK
     finally:
-        helper.end()
+        helper.end(restoring=status != EXIT_SECOND)  # the caps are those of the helper that lives
         lock.release()
     return status

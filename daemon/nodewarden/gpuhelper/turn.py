@@ -27,7 +27,8 @@ def waiting(stop: threading.Event) -> tuple[threading.Event, Callable[[float], N
 
     def wait(seconds: float) -> None:
         caught = signal.sigtimedwait(numbers, seconds)
-        if caught is not None:
+        # Frozen past the end of the wait and thawed, CPython returns what no signal has filled in: number 0.
+        if caught is not None and caught.si_signo in numbers:
             log.info("signal_caught number=%d", caught.si_signo)
             stop.set()
 

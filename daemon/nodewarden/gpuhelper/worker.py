@@ -30,7 +30,7 @@ MAX_WAITERS = 4
 """Reads of one kind that one peer may have waiting at one GPU; all of them are answered by one call."""
 MAX_REQUEST_AGE_S = 5.0
 """A write that waited longer behind a hung call is not done any more: its asker has given up and decided anew."""
-DENIED_FOR_S = 600.0
+DENIED_FOR_S = 60.0
 """After the driver refused a write for want of rights, none is tried for this long."""
 
 T = TypeVar("T")
@@ -286,7 +286,7 @@ class GpuWorker:
 
         def job() -> None:
             try:
-                reply: wire.Reply = self._on_device(act)
+                reply: wire.Reply = self._on_device(act, undoing=self._undoes(request))
             except HelperError as error:
                 reply = self._error(request.id, cast("wire.ErrorCode", error.code), str(error))
             peer.send(reply)
@@ -296,10 +296,17 @@ class GpuWorker:
         elif not self._writer.submit(job):
             peer.send(self._error(request.id, "busy", "too many writes wait"))
 
-    def _on_device(self, act: Callable[[GpuDevice], T]) -> T:
-        """Run one act on the device, on the writer thread; everything that goes wrong is a HelperError."""
+    def _undoes(self, request: wire.SetCap) -> bool:
+        record = self._shared.book.get(self.uuid)
+        return record is not None and request.keep_w is None and request.w >= record.entry.prior_w
+
+    def _on_device(self, act: Callable[[GpuDevice], T], *, undoing: bool = False) -> T:
+        """Run one act on the device, on the writer thread; everything that goes wrong is a HelperError.
+
+        undoing: it is tried even while rights are known to be missing, since they may be back and it must not wait.
+        """
         reason = self._why_no_write()
-        if reason is not None:
+        if reason is not None and not (undoing and self._lock.held):
             raise HelperError(
                 f"not written: {reason.replace('_', ' ')}",
                 "no_permission" if reason == NoPermissionError.reason else "locked",
@@ -309,7 +316,10 @@ class GpuWorker:
             with self._shared.gate.call():
                 device = self._device
                 if device is not None:
-                    return act(device)
+                    done = act(device)
+                    if undoing:
+                        self._denied_until_s = 0.0
+                    return done
         except DeviceError as error:
             raise HelperError(str(error), self._failed(device, error)) from error
         code, text = self._why_no_device()
@@ -320,7 +330,7 @@ class GpuWorker:
 
         def job() -> None:
             try:
-                outcome = self._on_device(lambda device: self._cap.restore(device, force=force, why=why))
+                outcome = self._on_device(lambda device: self._cap.restore(device, force=force, why=why), undoing=True)
             except HelperError as error:
                 outcome = self._cap.mark_pending(str(error), force=force)
             self._plan_retry(pending=outcome.outcome == "pending")
@@ -342,7 +352,7 @@ class GpuWorker:
 
         def job() -> None:
             try:
-                self._on_device(self._cap.expire)
+                self._on_device(self._cap.expire, undoing=True)
             except HelperError as error:
                 record = self._shared.book.get(self.uuid)
                 ends_s = None if record is None else expiry_s(record.entry)
