@@ -17,7 +17,7 @@ from nodewarden.api.view import LoopHealth, View
 from nodewarden.clock import Clock
 from nodewarden.config import Config, check_against_boards, load_config
 from nodewarden.control import ControlLoop, NodeLimits
-from nodewarden.errors import AlreadyRunningError, ConfigError, RefusedError
+from nodewarden.errors import AlreadyRunningError, ConfigError, NodewardenError, RefusedError
 from nodewarden.gpuhelper.client import HelperClient
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
@@ -362,6 +362,11 @@ class Agent:
     async def _mend(self) -> None:
         """What somebody or a full disk has broken for a while is made good."""
         self._state.retry()
+        for server in (self._control_server, self._jobs):
+            try:
+                await server.listen_again()
+            except (NodewardenError, OSError) as error:
+                log.error("socket_not_made", detail=str(error))
 
 
 def _own_uid() -> int | None:

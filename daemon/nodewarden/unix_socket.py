@@ -106,6 +106,11 @@ class OwnedSocket:
             self._lock.release()
             raise
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing is at the path any more, so that nobody can connect."""
+        return not os.path.lexists(self.path)
+
     def close(self) -> None:
         """Stop listening; the file goes only if it is still ours."""
         self.socket.close()

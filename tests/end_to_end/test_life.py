@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -183,6 +184,24 @@ def test_a_manual_cap_above_a_budget_outlives_the_agent(node: TestNode) -> None:
     assert cap["cause"] == "manual"
     node.call("release", gpu="0")
     wait_for(lambda: node.standin.limits_w[0] == 700, 30, "the released GPU to be back at its limit")
+
+
+def test_a_removed_runtime_directory_is_made_again(node: TestNode) -> None:
+    """Nobody is connected to a socket without a file, and a cap without a ledger could not be undone."""
+    node.start_helper()
+    agent = node.start_agent("--helper", "connect")
+    node.cap("0", 400)
+    shutil.rmtree(node.runtime)
+    ledger = node.runtime / "gpu-ledger"
+    wait_for(lambda: [entry.w for entry in read_ledger(ledger)] == [400], 10, "the ledger")
+    for name in ("gpu.sock", "control/control.sock", "job/job.sock"):
+        wait_for((node.runtime / name).exists, 15, name)
+    wait_for(lambda: not {"helper_missing", "driver_unresponsive"} & node.codes(), 10, "the helper to be adopted anew")
+    assert node.standin.limits_w[0] == 400
+    node.call("release", gpu="0")
+    wait_for(lambda: node.standin.limits_w == [700] * 4, 60, "the limits as found")
+    assert agent.running
+    assert "Traceback" not in agent.output
 
 
 def test_a_second_agent_ends_with_75_and_changes_nothing(node: TestNode) -> None:

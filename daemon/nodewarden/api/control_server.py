@@ -112,6 +112,19 @@ class ControlServer:
             self._accept, sock=self._owned.socket, limit=MAX_REQUEST_BYTES, backlog=BACKLOG
         )
 
+    async def listen_again(self) -> None:
+        """Make the socket anew when somebody removed its file; who is connected stays. Raises as `start`."""
+        if self._owned is not None and not self._owned.is_missing:
+            return
+        if self._server is not None:
+            log.warning("socket_removed", path=str(self._path))
+            self._server.close()
+            self._server = None
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
+        await self.start()
+
     async def close(self) -> None:
         """Stop serving, drop every peer, take the socket file away."""
         if self._server is not None:

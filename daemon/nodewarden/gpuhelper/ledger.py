@@ -145,6 +145,7 @@ class Ledger:
         except FileNotFoundError:
             # Readers never see a half-made file: it gets its name when it is whole.
             scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # with the rest of it, it was removed
             scratch.unlink(missing_ok=True)
             fd = os.open(scratch, flags | os.O_CREAT | os.O_EXCL, 0o644)
             try:

@@ -131,6 +131,11 @@ class Listener:
         self._socket = _listen(path)
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing is at the path any more, so that no agent can connect."""
+        return not os.path.lexists(self.path)
+
     def close(self) -> None:
         """Remove the socket file and end all connections."""
         self._closing = True

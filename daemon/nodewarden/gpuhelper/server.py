@@ -111,8 +111,16 @@ class Helper:
     def keep(self, wait: Callable[[float], None], path: Path, uids: frozenset[int], *, by_hand: bool) -> None:
         """The keeper's loop, until stop; by hand also until no agent was there for ten minutes."""
         while not self._stop.is_set():
-            if self._listener is None:
-                self.listen(path, uids)
+            try:
+                if self._listener is not None and self._listener.is_missing:
+                    log.warning("socket_removed path=%s", path)
+                    self._listener.close()
+                    self._listener = None
+                if self._listener is None:
+                    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                    self.listen(path, uids)
+            except OSError as error:
+                log.error("no_socket text=%r", str(error))
             try:
                 self._keep_once()
                 self._show_status()

@@ -88,12 +88,27 @@ class JobServer:
             AlreadyRunningError: another daemon listens on the socket.
             RefusedError: something else is in its place.
         """
+        await self._listen()
+        self._loop_task = asyncio.get_running_loop().create_task(self._run(), name="jobs")
+
+    async def _listen(self) -> None:
         self._owned = OwnedSocket(self._path)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
+        self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Session(self, self._clock), sock=self._owned.socket, backlog=BACKLOG
         )
-        self._loop_task = loop.create_task(self._run(), name="jobs")
+
+    async def listen_again(self) -> None:
+        """Make the socket anew when somebody removed its file; jobs that are connected stay. Raises as `start`."""
+        if self._owned is not None and not self._owned.is_missing:
+            return
+        if self._server is not None:
+            log.warning("socket_removed", path=str(self._path))
+            self._server.close()
+            self._server = None
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
+        await self._listen()
 
     async def close(self) -> None:
         """Stop; training goes on, throttles end by their ttl within 15 s, saves under way are finished by the jobs."""
