@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -164,6 +165,22 @@ def test_a_released_cap_on_its_way_up_is_not_taken_for_a_persons_wish(node: Test
     node.start_agent("--helper", "connect")
     wait_for(lambda: node.standin.limits_w[0] == 700, 40, "the rise to end under the new agent")
     assert read_ledger(node.runtime / "gpu-ledger") == []
+
+
+def test_a_new_agent_that_is_disarmed_raises_nothing_in_its_first_ten_seconds(node: TestNode) -> None:
+    """It goes on with the rise of the one before, but not before it has looked at what it found."""
+    node.start_helper()
+    agent = node.start_agent("--helper", "connect")
+    node.cap("0", 600)
+    node.call("release", gpu="0")
+    wait_for(lambda: node.standin.limits_w[0] > 602, 10, "the rise to begin")
+    agent.signal(signal.SIGKILL)
+    agent.wait_exit()
+    before, started_s = len(node.standin.writes(gpu=0)), time.monotonic()
+    node.start_agent("--helper", "connect")
+    wait_for(lambda: node.standin.limits_w[0] == 700, 40, "the rise to end")
+    first = node.standin.writes(gpu=0)[before]
+    assert first.at_s - started_s > 10
 
 
 def test_a_manual_cap_above_a_budget_outlives_the_agent(node: TestNode) -> None:

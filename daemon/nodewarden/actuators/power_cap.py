@@ -17,7 +17,7 @@ from nodewarden.errors import HelperError
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.model.events import Event
 from nodewarden.model.setpoints import CapSetpoint, Cause, Protects
-from nodewarden.policy import RISE_W_PER_S, worth_writing
+from nodewarden.policy import ADOPTION_HOLD_S, RISE_W_PER_S, worth_writing
 
 log = structlog.get_logger("nodewarden.caps")
 
@@ -81,6 +81,7 @@ class PowerCapActuator:
         self.writing: dict[str, asyncio.Task[None]] = {}
         self.touched_s: dict[str, float] = {}
         self._heard = 0
+        self._adopted_s: float | None = None
 
     def sync(self) -> None:
         """Take over what the ledger says is in force; caps of ours that it no longer has are gone.
@@ -91,6 +92,8 @@ class PowerCapActuator:
         if not self._link.adopted or self._heard == self._link.hellos:
             return
         self._heard = self._link.hellos
+        if self._adopted_s is None:
+            self._adopted_s = self._clock.now_s()
         found = self._link.entries
         for uuid in self.own.keys() - found.keys() - self.writing.keys():
             if self.own[uuid].written_s <= self._link.hello_s:
@@ -138,6 +141,8 @@ class PowerCapActuator:
         goal_w = own.prior_w if wanted.cause == Cause.NONE else wanted.w
         since_s = min(self._clock.now_s() - own.written_s, MOST_RISE_S)
         w = own.w + RISE_W_PER_S * max(0.0, since_s)
+        if self._adopted_s is not None and own.written_s <= self._adopted_s > self._clock.now_s() - ADOPTION_HOLD_S:
+            w = min(own.w, goal_w)  # found in force: nothing is raised at once
         if w >= goal_w:
             return wanted
         if wanted.cause != Cause.NONE:
