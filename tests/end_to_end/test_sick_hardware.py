@@ -89,6 +89,9 @@ def test_a_lost_gpu_keeps_its_place_with_null_readings_and_the_others_go_on(node
     assert shown["power_w"] is None
     assert not others_are_fresh(node, 4)
     assert agent.running
+    answer = node.call("cap", gpu="all", w=400)["gpus"]
+    assert [gpu["index"] for gpu in answer if gpu["state"] == "refused"] == [4]
+    wait_for(lambda: [gpu.limit_w for gpu in node.standin.gpus] == [400] * 4 + [700] + [400] * 3, 10, "the other caps")
     node.standin.gpus[4].lost = 0
     wait_for(lambda: node.call("status")["gpus"][4]["state"] == "ok", 40, "it to come back by its uuid")
 

@@ -92,6 +92,13 @@ async def wait_for_cap(node: Node, uuids: Sequence[str], w: float, *, asked_at_s
             return list(effects.values())
 
 
+def not_capped(view: View, uuid: str) -> CapEffect:
+    """A GPU that "all" passed over, since it does not answer."""
+    gpu = view.snapshot.gpus[uuid]
+    text = f"{view.snapshot.gpu_name(uuid)}: not capped, it is {gpu.health}"
+    return CapEffect(uuid=uuid, index=gpu.index, w=None, state="refused", text=text)
+
+
 def _effect(view: View, uuid: str, w: float, asked_at_s: float) -> CapEffect:
     gpu = view.snapshot.gpus.get(uuid)
     setpoint = view.setpoints.caps.get(uuid)

@@ -135,10 +135,13 @@ async def _disarm(call: Call, _: Why) -> Any:
 async def _cap(call: Call, params: CapParams) -> Any:
     view = call.node.view()
     uuids = gpus_named(view, params.gpu)
-    _check_cap(view, uuids, params.w)
-    await call.node.set_manual_cap(uuids, params.w, params.for_s, call.who)
-    effects = await wait_for_cap(call.node, uuids, params.w, asked_at_s=view.now_s)
-    return {"w": params.w, "for_s": params.for_s, "gpus": effects}
+    gone = [uuid for uuid in uuids if view.snapshot.gpus[uuid].health != "ok"] if params.gpu == "all" else []
+    asked = [uuid for uuid in uuids if uuid not in gone] or uuids  # "all" is every GPU that answers
+    _check_cap(view, asked, params.w)
+    await call.node.set_manual_cap(asked, params.w, params.for_s, call.who)
+    effects = await wait_for_cap(call.node, asked, params.w, asked_at_s=view.now_s)
+    skipped = [not_capped(view, uuid) for uuid in gone]
+    return {"w": params.w, "for_s": params.for_s, "gpus": [*effects, *skipped]}
 
 
 def _check_cap(view: View, uuids: list[str], w: float) -> None:
