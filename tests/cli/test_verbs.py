@@ -299,8 +299,8 @@ def test_times_in_the_past_and_future_do_not_break_caps(capsys):
         assert cap["expires"] == "2026-11-30T12:10:00Z"
 
 
-def test_a_cap_that_one_gpu_cannot_have_is_refused_for_all_and_each_is_named(capsys):
-    """F29"""
+def test_a_cap_for_all_goes_to_every_gpu_that_answers_and_the_rest_is_named(capsys):
+    """F29 is about ranges: those are checked for all before the first write. A lost GPU needs no cap."""
     view = calm()
     lost = {
         uuid: msgspec.structs.replace(gpu, health="lost") for uuid, gpu in view.snapshot.gpus.items() if gpu.index == 2
@@ -309,6 +309,9 @@ def test_a_cap_that_one_gpu_cannot_have_is_refused_for_all_and_each_is_named(cap
         view, snapshot=msgspec.structs.replace(view.snapshot, gpus=view.snapshot.gpus | lost)
     )
     with served(view, own_uid=os.getuid()) as there:
-        assert main(["--runtime-dir", str(there.runtime), "cap", "all", "500"]) == 64
+        assert main(["--runtime-dir", str(there.runtime), "cap", "all", "500"]) == 1
+        assert "GPU 2: not capped, it is lost" in capsys.readouterr().out
+        assert not any(set(lost) & set(call[1][0]) for call in there.node.calls)
+        assert len(there.node.calls) == 1
+        assert main(["--runtime-dir", str(there.runtime), "cap", "2", "500"]) == 64
         assert "power cap refused for GPU 2: it is lost" in capsys.readouterr().err
-        assert there.node.calls == []

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from nodewarden.api.details import agent_document, caps_document, gpus_document, jobs_document, pdus_document
-from nodewarden.api.effects import wait_for_cap, wait_for_duty
+from nodewarden.api.effects import not_capped, wait_for_cap, wait_for_duty
 from nodewarden.api.explain import explanation
 from nodewarden.api.gpu_names import gpus_named
 from nodewarden.api.node import Node, Who
