@@ -155,6 +155,16 @@ class ControlLoop:
         )
         return msgspec.structs.replace(event, text=f"{DRY_RUN}{text}")
 
+    def give_up_manual(self, uuid: str) -> None:
+        """The board lost a person's cap, by a reset or by somebody's hand: it is over, as the helper has closed it."""
+        manual = self.manual.pop(uuid, None)
+        if manual is None:
+            return
+        self._caps.forget(uuid)
+        self._state = None  # what the policy holds in force is not: start from what is, as a new agent would
+        text = f"manual cap of {manual.w:.0f} W on {self.snapshot.gpu_name(uuid)} is over: the board has lost it"
+        self._recorder.event(Event("manual_cap_lost", uuid, text))
+
     def _adopt(self) -> None:
         """Take over the ledger; the first adoption brings back manual caps that outlived the agent before.
 

@@ -80,7 +80,7 @@ class Agent:
         )
         self._store = SnapshotStore(clock, self._jobs.jobs)
         self._link = HelperLink(
-            HelperClient(paths.gpu_socket(runtime_dir), clock), clock, self._recorder.event, self._helper_events.append
+            HelperClient(paths.gpu_socket(runtime_dir), clock), clock, self._recorder.event, self._heard_of_helper
         )
         self._gpus = GpuSource(
             self._link,
@@ -254,6 +254,11 @@ class Agent:
                 own.skipped(name, missed)
 
         return Progress(period_s, self._clock.now_s(), critical=critical, on_turn=turned)
+
+    def _heard_of_helper(self, event: HelperEvent) -> None:
+        self._helper_events.append(event)
+        if event.code == "cap_vanished" and event.uuid is not None:
+            self._control.give_up_manual(event.uuid)
 
     # What the parts ask of each other -----------------------------------------------------------------------------
 

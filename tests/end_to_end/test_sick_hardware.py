@@ -143,6 +143,23 @@ def test_without_the_right_to_write_control_is_unavailable_and_monitoring_goes_o
     assert len(node.standin.writes()) <= tries + 1
 
 
+@pytest.mark.parametrize("armed", [False, True])
+def test_a_manual_cap_that_the_board_has_lost_is_given_up(node: TestNode, armed: bool) -> None:
+    """A driver reload, or somebody's nvidia-smi: told as vanished, and not set again behind their back."""
+    node.start_agent()
+    if armed:
+        node.call("arm")
+    node.cap("2", 400)
+    writes = len(node.standin.writes())
+    node.standin.gpus[2].limit_w = 700
+    wait_for(lambda: "cap_vanished" in node.codes(), 10, "the loss to be told")
+    wait_for(lambda: node.json("caps")["caps"] == [], 10, "the entry to be closed")
+    sweeps = node.standin.calls("nvmlDeviceGetUtilizationRates", gpu=2)
+    wait_for(lambda: node.standin.calls("nvmlDeviceGetUtilizationRates", gpu=2) > sweeps + 4, 15, "more turns")
+    assert node.standin.limits_w == [700] * 8
+    assert len(node.standin.writes()) == writes
+
+
 def test_different_ranges_are_all_checked_before_the_first_write(node: TestNode) -> None:
     """F29."""
     node.standin.gpus[6].max_w = 400

@@ -82,6 +82,7 @@ class PowerCapActuator:
         self.touched_s: dict[str, float] = {}
         self._heard = 0
         self._adopted_s: float | None = None
+        self._forgotten_s: dict[str, float] = {}
 
     def sync(self) -> None:
         """Take over what the ledger says is in force; caps of ours that it no longer has are gone.
@@ -100,6 +101,8 @@ class PowerCapActuator:
                 del self.own[uuid]
         for uuid, entry in found.items():
             own = self.own.get(uuid)
+            if self._link.hello_s <= self._forgotten_s.get(uuid, -1.0):
+                continue  # the ledger of before
             if uuid in self.writing or (own is not None and own.written_s > self._link.hello_s):
                 continue
             self.own[uuid] = OwnCap(
@@ -114,6 +117,12 @@ class PowerCapActuator:
                 manual_w=entry.manual_w,
                 pending=entry.pending,
             )
+
+    def forget(self, uuid: str) -> None:
+        """The cap on this GPU is no more; what the ledger says of it is heard with the next hello."""
+        self.own.pop(uuid, None)
+        self._forgotten_s[uuid] = self._clock.now_s()
+        self._link.hello_soon()
 
     def prior_w(self, uuid: str) -> float | None:
         """The limit before we touched the GPU; None when we have not."""
