@@ -199,3 +199,13 @@ def test_a_prior_limit_below_the_factorys_is_where_everything_returns_to() -> No
     assert hand.cap().w < 450.0
     hand.play(200, junction_c=60, power_w=300.0)
     assert (hand.cap().w, hand.cap().cause) == (500.0, Cause.NONE)
+
+
+def test_a_meter_that_repeats_itself_while_the_load_rises_is_not_believed() -> None:
+    """A frozen PDU: 900 W of fans and processors beside 8 x 350 W, the same reading for two minutes at full load."""
+    hand = Hand(8, outlets={"rack": 4000.0})
+    hand.play(30, power_w=350.0, outlets={"rack": 3880.0})
+    for _ in range(120):
+        setpoints = hand.play(power_w=380.0, outlets={"rack": 3880.0})
+        assert sum(cap.w for cap in setpoints.caps.values()) <= 3000
+    assert {cap.cause for cap in setpoints.caps.values()} == {Cause.OUTLETS}

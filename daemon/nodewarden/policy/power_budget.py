@@ -23,6 +23,7 @@ SETTLED_S: Final = 60.0
 
 _METER_LAG_S: Final = (7.5, 1.0)
 _HISTORY_S: Final = 20.0
+_FROZEN_SHARE: Final = 0.05
 _GUARD: Final = 0.01
 _STALE_GUARD: Final = 0.03
 _STALE_GUARD_PER_S: Final = 0.0005
@@ -76,8 +77,8 @@ def learn(
         return True
     if outlet.taken_at_s is not None and quantity.taken_at_s <= outlet.taken_at_s:
         return False
-    outlet.taken_at_s, outlet.value_w = quantity.taken_at_s, quantity.value
     if quantity.value < 0.02 * limit_w:
+        outlet.taken_at_s, outlet.value_w = quantity.taken_at_s, quantity.value
         outlet.lost = outlet.alive  # a feed that carried load and carries none: the others carry it now
         return False
     outlet.lost, outlet.alive = False, True
@@ -85,9 +86,14 @@ def learn(
     window = [w for t, w in history if quantity.taken_at_s - lag_from_s <= t <= quantity.taken_at_s - lag_to_s]
     if not window and outlet.base_w is None:
         window = [w for _, w in history[-1:]]
+    mean_w = sum(window) / len(window) if window else outlet.mean_w
+    if quantity.value == outlet.value_w and abs(mean_w - outlet.mean_w) > _FROZEN_SHARE * outlet.mean_w > 0:
+        return False  # the same to the watt although the GPUs moved: no news, so the reading before goes on ageing
+    if quantity.value != outlet.value_w:
+        outlet.mean_w = mean_w
+    outlet.taken_at_s, outlet.value_w = quantity.taken_at_s, quantity.value
     if not window:
         return False
-    mean_w = sum(window) / len(window)
     outlet.share = 1 / (SUPPLY_EFFICIENCY * max(1, feeds))
     base_w = quantity.value - outlet.share * mean_w
     if outlet.base_w is None:

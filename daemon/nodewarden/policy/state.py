@@ -76,13 +76,17 @@ class GpuState(msgspec.Struct):
 
 
 class OutletState(msgspec.Struct):
-    """What one limit on outlets has learnt: outlet watts = share x GPU watts + base."""
+    """What one limit on outlets has learnt: outlet watts = share x GPU watts + base.
+
+    `value_w` is the newest reading that told something, `mean_w` what the GPUs drew when it last changed.
+    """
 
     base_w: float | None = None
     share: float = 1.0
     samples: int = 0
     taken_at_s: float | None = None
     value_w: float = 0.0
+    mean_w: float = 0.0
     stale: bool = False
     limited: bool = False
     lost: bool = False
