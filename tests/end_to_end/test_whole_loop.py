@@ -65,7 +65,7 @@ def story(node: TestNode, heat: Heat, prometheus: Prometheus, tmp_path: Path) ->
             sys.executable,
             "-m",
             "nodewarden.sim.train_toy",
-            *("--checkpoints", checkpoints, "--steps", "1000000", "--step-s", "0.1", "--save-s", "4"),
+            *("--checkpoints", checkpoints, "--steps", "1000000", "--step-s", "0.1", "--save-s", "1"),
             *("--job", "toy-1"),
             *("--gpus", *(gpu.uuid for gpu in node.standin.gpus)),
         ],
