@@ -177,6 +177,6 @@ class TestNode:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for program in self.programs:  # pytest shows it when the test failed
+        for program in self.programs if "PYTEST_CURRENT_TEST" in os.environ else ():  # shown when the test failed
             print(f"--- {program.command[0]} {program.output[-8000:]}")  # noqa: T201
         self.close()
