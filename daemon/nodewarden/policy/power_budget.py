@@ -17,13 +17,16 @@ STATIC_W: Final = 70.0
 """Power of a loaded GPU that buys no speed: leakage, memory, fabric."""
 
 SUPPLY_EFFICIENCY: Final = 0.94
-PDU_STALE_S: Final = 15.0
+PDU_STALE_S: Final = 30.0
+"""Three periods of this node's outlets (10 s), as everywhere a reading is stale after three periods."""
+
 SETTLED_S: Final = 60.0
 """Only after all caps have been at their share for this long is a sum above the limit the boards' own doing."""
 
 _METER_LAG_S: Final = (7.5, 1.0)
 _HISTORY_S: Final = 20.0
 _FROZEN_SHARE: Final = 0.05
+_FROZEN_REPEATS: Final = 3
 _GUARD: Final = 0.01
 _STALE_GUARD: Final = 0.03
 _STALE_GUARD_PER_S: Final = 0.0005
@@ -87,10 +90,12 @@ def learn(
     if not window and outlet.base_w is None:
         window = [w for _, w in history[-1:]]
     mean_w = sum(window) / len(window) if window else outlet.mean_w
-    if quantity.value == outlet.value_w and abs(mean_w - outlet.mean_w) > _FROZEN_SHARE * outlet.mean_w > 0:
-        return False  # the same to the watt although the GPUs moved: no news, so the reading before goes on ageing
     if quantity.value != outlet.value_w:
-        outlet.mean_w = mean_w
+        outlet.mean_w, outlet.repeats = mean_w, 0
+    elif abs(mean_w - outlet.mean_w) > _FROZEN_SHARE * outlet.mean_w > 0:
+        outlet.repeats += 1
+        if outlet.repeats >= _FROZEN_REPEATS:
+            return False  # the same to the watt although the GPUs moved: no news, the reading before goes on ageing
     outlet.taken_at_s, outlet.value_w = quantity.taken_at_s, quantity.value
     if not window:
         return False

@@ -87,6 +87,7 @@ class OutletState(msgspec.Struct):
     taken_at_s: float | None = None
     value_w: float = 0.0
     mean_w: float = 0.0
+    repeats: int = 0
     stale: bool = False
     limited: bool = False
     lost: bool = False
