@@ -116,21 +116,15 @@ def driver_unresponsive(facts: Facts, now_s: float) -> Iterator[Finding]:
         )
     for uuid, gpu in facts.snapshot.gpus.items():
         if gpu.health == "unresponsive":
+            source = facts.snapshot.sources.get(f"gpu/{uuid}")
+            reason = (source.reason if source is not None else None) or "timeout"
+            why = "driver calls hang" if reason == "timeout" else reason.replace("_", " ")
             yield Finding(
-                what=f"{gpu.name} does not answer: driver calls hang",
+                what=f"{gpu.name} does not answer: {why}",
                 done="its cap is held, the other GPUs go on",
                 since_s=_known(gpu.health_since_s, now_s),
                 uuid=uuid,
             )
-        elif gpu.health == "ok" and helper.state == "ok":
-            source = facts.snapshot.sources.get(f"gpu/{uuid}")
-            if source is not None and source.last_success_s is not None and source.is_stale(now_s):
-                yield Finding(
-                    what=f"{gpu.name} is not read any more ({source.reason or 'no answer'})",
-                    done="its cap is held",
-                    since_s=_known(source.last_success_s, now_s),
-                    uuid=uuid,
-                )
 
 
 def gpu_lost(facts: Facts, now_s: float) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ What a source says of itself (up, age, duration, errors by reason) is recorded h
 import asyncio
 from collections.abc import Callable, Iterable
 
+import msgspec
 import structlog
 
 from nodewarden.clock import Clock
@@ -60,6 +61,10 @@ class SourceRecord:
     def reject(self, field: str) -> None:
         """A value outside what the physics allows was dropped (F10)."""
         self.rejected[field] = self.rejected.get(field, 0) + 1
+
+    def is_stale(self, now_s: float) -> bool:
+        """True when it never answered or its last answer is too old to trust."""
+        return self.last_success_s is None or now_s - self.last_success_s > self.stale_after_s
 
     def status(self) -> SourceStatus:
         """A frozen copy for the snapshot."""
@@ -117,16 +122,24 @@ class SnapshotStore:
 
     def snapshot(self) -> NodeSnapshot:
         """Everything as it is now. A PDU whose outlets cannot be summed is still named in `outlets`, as missing."""
+        now_s = self._clock.now_s()
         outlets: dict[str, Number] = {}
         for name, pdu in self.pdus.items():
             if pdu.limit_w is not None:
                 outlets[name] = Absent("suspect") if "outlets_w" in pdu.suspect else pdu.outlets_w
         return NodeSnapshot(
-            taken_at_s=self._clock.now_s(),
-            gpus=dict(self.gpus),
+            taken_at_s=now_s,
+            gpus={uuid: self._as_of(now_s, gpu) for uuid, gpu in self.gpus.items()},
             pdus=dict(self.pdus),
             outlets=outlets,
             jobs=self._jobs(),
             sources={name: record.status() for name, record in self.records.items()},
             helper=self.helper,
         )
+
+    def _as_of(self, now_s: float, gpu: GpuSnapshot) -> GpuSnapshot:
+        """A GPU whose readings have become stale is not "ok", whether or not its source has had time to say so."""
+        record = self.records.get(f"gpu/{gpu.uuid}")
+        if gpu.health != "ok" or record is None or record.last_success_s is None or not record.is_stale(now_s):
+            return gpu
+        return msgspec.structs.replace(gpu, health="unresponsive", health_since_s=record.last_success_s)

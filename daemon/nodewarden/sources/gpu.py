@@ -115,7 +115,7 @@ class GpuSource:
         else:
             reason = "timeout" if reply is None or reply.code == "busy" else reply.code
             record.failed(now_s, reason, "" if reply is None else reply.text)
-            if now_s - (record.last_success_s or record.since_s) > self._fast_stale_s:
+            if _long_silent(record, now_s):
                 self._set_health(uuid, "unresponsive", "the driver does not answer for it")
 
     def _merged(self, old: GpuSnapshot, reply: wire.FastReply, record: SourceRecord) -> GpuSnapshot:
@@ -178,8 +178,14 @@ class GpuSource:
         for uuid, gpu in self._store.gpus.items():
             record = self._record(uuid)
             record.failed(now_s, reason, self._link.status.text)
-            if gpu.health == "ok" and now_s - (record.last_success_s or record.since_s) > self._fast_stale_s:
+            if gpu.health == "ok" and _long_silent(record, now_s):
                 self._set_health(uuid, "unresponsive", self._link.status.text or reason)
+
+
+def _long_silent(record: SourceRecord, now_s: float) -> bool:
+    """Stale; one that never answered gets as long since it was first asked."""
+    last_s = record.since_s if record.last_success_s is None else record.last_success_s
+    return now_s - last_s > record.stale_after_s
 
 
 def _quantity(name: str, value: wire.Value | None, old: Number, taken_at_s: float, record: SourceRecord) -> Number:
