@@ -21,7 +21,7 @@ from nodewarden.gpuhelper.client import HelperClient
 from nodewarden.gpuhelper.link import HelperLink
 from support.credentials import as_user
 from support.processes import Program
-from support.wait import wait_for_async
+from support.wait import ask_until, wait_for_async
 
 
 @contextlib.asynccontextmanager
@@ -83,16 +83,11 @@ async def test_a_hung_gpu_is_none_is_not_asked_again_and_delays_nobody(rig: Rig)
         assert rig.standin.calls("nvmlDeviceGetTemperature*", gpu=5) == 1
         assert await client.read_fast([rig.uuids[5]]) == {rig.uuids[5]: None}
         rig.standin.clear()
-        answers: list[object] = []
 
-        async def ask() -> None:
-            while not isinstance(answers[-1] if answers else None, wire.FastReply):
-                answers.append((await client.read_fast([rig.uuids[5]]))[rig.uuids[5]])
-                await asyncio.sleep(0.02)
+        async def ask() -> bool:
+            return isinstance((await client.read_fast([rig.uuids[5]]))[rig.uuids[5]], wire.FastReply)
 
-        async with asyncio.timeout(10):
-            await ask()
-        assert isinstance(answers[-1], wire.FastReply)
+        assert await ask_until(ask, 10, "the GPU to answer again")
 
 
 async def test_events_of_an_answer_that_came_too_late_are_not_lost(rig: Rig) -> None:
@@ -104,15 +99,13 @@ async def test_events_of_an_answer_that_came_too_late_are_not_lost(rig: Rig) -> 
         rig.standin.gpus[0].limit_w = 450
         seen: list[str] = []
 
-        def note(events: list[wire.HelperEvent]) -> None:
-            seen.extend(event.code for event in events)
+        async def told() -> bool:
+            for reply in (await client.read_fast(rig.uuids)).values():
+                if isinstance(reply, wire.FastReply):
+                    seen.extend(event.code for event in reply.events)
+            return "foreign_cap" in seen
 
-        async with asyncio.timeout(10):
-            while "foreign_cap" not in seen:
-                for reply in (await client.read_fast(rig.uuids)).values():
-                    if isinstance(reply, wire.FastReply):
-                        note(reply.events)
-                await asyncio.sleep(0.02)
+        assert await ask_until(told, 10, "the foreign limit to be told")
         assert rig.standin.limits_w[0] == 350
 
 

@@ -197,7 +197,7 @@ async def test_connecting_again_in_the_same_process_replaces_the_first_without_a
     code = """
 import nodewarden_client, time
 first = nodewarden_client.connect(job="toy")
-time.sleep(0.3)
+while not first._link._welcomed: first.step(0)
 second = nodewarden_client.connect(job="toy")
 for step in range(10**6): first.step(0); second.step(step); time.sleep(0.01)
 """

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,13 +22,22 @@ def wait_for(condition: Callable[[], T], timeout_s: float, what: str) -> T:
         time.sleep(_LOOK_EVERY_S)
 
 
-async def wait_for_async(condition: Callable[[], T], timeout_s: float, what: str) -> T:
-    """`wait_for` for a test that runs on the event loop."""
+async def ask_until(question: Callable[[], Awaitable[T]], timeout_s: float, what: str) -> T:
+    """`wait_for` where looking itself has to be awaited."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        answer = condition()
+        answer = await question()
         if answer:
             return answer
         if time.monotonic() > deadline_s:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
         await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def wait_for_async(condition: Callable[[], T], timeout_s: float, what: str) -> T:
+    """`wait_for` for a test that runs on the event loop."""
+
+    async def look() -> T:
+        return condition()
+
+    return await ask_until(look, timeout_s, what)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import grp
 import select
+import socket
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,8 @@ from nodewarden.api.protocol import (
 )
 from nodewarden.api.verbs import VERBS, Call
 from nodewarden.errors import HelperError, NodewardenError, RefusedError
-from nodewarden.unix_socket import BACKLOG, OwnedSocket, Peer, peer_of
+from nodewarden.served_socket import ServedSocket
+from nodewarden.unix_socket import BACKLOG, Peer, peer_of
 
 log = structlog.get_logger("nodewarden.control_server")
 
@@ -95,8 +97,7 @@ class ControlServer:
         self._admin_gid = admin_gid
         self._own_uid = own_uid
         self._limits = limits or Limits()
-        self._owned: OwnedSocket | None = None
-        self._server: asyncio.Server | None = None
+        self._socket = ServedSocket(path, self._serve)
         self._connections: dict[_Connection, None] = {}  # in the order of their last use
         self._turns: dict[int, asyncio.Semaphore] = {}  # by uid; only of those that are connected
 
@@ -107,35 +108,23 @@ class ControlServer:
 
     async def start(self) -> None:
         """Bind and serve. AlreadyRunningError or RefusedError when the place is taken."""
-        self._owned = OwnedSocket(self._path)
-        self._server = await asyncio.start_unix_server(
-            self._accept, sock=self._owned.socket, limit=MAX_REQUEST_BYTES, backlog=BACKLOG
-        )
+        await self._socket.start()
+
+    async def _serve(self, bound: socket.socket) -> asyncio.Server:
+        return await asyncio.start_unix_server(self._accept, sock=bound, limit=MAX_REQUEST_BYTES, backlog=BACKLOG)
 
     async def listen_again(self) -> None:
         """Make the socket anew when somebody removed its file; who is connected stays. Raises as `start`."""
-        if self._owned is not None and not self._owned.is_missing:
-            return
-        if self._server is not None:
-            log.warning("socket_removed", path=str(self._path))
-            self._server.close()
-            self._server = None
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
-        await self.start()
+        await self._socket.start_again()
 
     async def close(self) -> None:
         """Stop serving, drop every peer, take the socket file away."""
-        if self._server is not None:
-            self._server.close()
+        self._socket.refuse()
         tasks = [c.task for c in self._connections if c.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
+        self._socket.close()
 
     # One connection -----------------------------------------------------------------------------------------------
 

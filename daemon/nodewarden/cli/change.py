@@ -11,11 +11,8 @@ from nodewarden.cli.params import (
     Duration,
     Percent,
     Watts,
-    json_option,
-    reason_option,
+    change_options,
     runtime_of,
-    timeout_option,
-    yes_option,
 )
 from nodewarden.cli.words import age, cause, gpu_name
 
@@ -28,10 +25,7 @@ def _say(*lines: str) -> None:
 
 
 @click.command()
-@json_option
-@timeout_option
-@reason_option
-@yes_option
+@change_options
 @click.pass_context
 def arm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> None:
     """Let decisions reach the hardware and the jobs. Stays so over restarts.
@@ -48,10 +42,7 @@ def arm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> Non
 
 
 @click.command()
-@json_option
-@timeout_option
-@reason_option
-@yes_option
+@change_options
 @click.pass_context
 def disarm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> None:
     """Only watch from now on: automatic caps are lifted step by step, none is started. Manual caps stay.
@@ -72,10 +63,7 @@ def disarm(ctx: click.Context, as_json: bool, timeout_s: float, reason: str) -> 
 @click.argument("gpu", metavar="GPU")
 @click.argument("w", metavar="W", type=Watts())
 @click.option("--for", "for_s", type=Duration(1, _WEEK_S), help="How long; without it until released.")
-@json_option
-@timeout_option
-@reason_option
-@yes_option
+@change_options
 @click.pass_context
 def cap(
     ctx: click.Context, gpu: str, w: float, for_s: float | None, as_json: bool, timeout_s: float, reason: str
@@ -103,10 +91,7 @@ def cap(
 
 @click.command()
 @click.argument("gpu", metavar="[GPU]", default="all")
-@json_option
-@timeout_option
-@reason_option
-@yes_option
+@change_options
 @click.pass_context
 def release(ctx: click.Context, gpu: str, as_json: bool, timeout_s: float, reason: str) -> None:
     """End manual caps, without GPU all of them; caps that protect something stay.
@@ -137,10 +122,7 @@ def _released(each: dict[str, Any]) -> str:
 @click.argument("job", metavar="JOB")
 @click.argument("duty", metavar="PERCENT", type=Percent())
 @click.option("--for", "for_s", type=Duration(1, _WEEK_S), default="10m", show_default=True, help="How long.")
-@json_option
-@timeout_option
-@reason_option
-@yes_option
+@change_options
 @click.pass_context
 def throttle(
     ctx: click.Context, job: str, duty: float, for_s: float, as_json: bool, timeout_s: float, reason: str
@@ -168,10 +150,7 @@ def throttle(
 
 @click.command()
 @click.argument("job", metavar="JOB")
-@json_option
-@timeout_option
-@reason_option
-@yes_option
+@change_options
 @click.pass_context
 def checkpoint(ctx: click.Context, job: str, as_json: bool, timeout_s: float, reason: str) -> int:
     """Ask a job to save now and go on.

@@ -98,6 +98,11 @@ def yes_option(function: Function) -> Function:
     return click.option("--yes", is_flag=True, expose_value=False, help="Never ask (only restore ever does).")(function)
 
 
+def change_options(function: Function) -> Function:
+    """What every verb takes that changes something: `--json`, `--timeout`, `--reason`, `--yes`."""
+    return json_option(timeout_option(reason_option(yes_option(function))))
+
+
 def runtime_of(ctx: click.Context) -> Path:
     """The runtime directory that was asked for."""
     found: Path = ctx.find_root().obj

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import secrets
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,8 @@ from nodewarden.jobs.throttling import ThrottleDesk
 from nodewarden.jobs.verify import Verifier
 from nodewarden.model.events import Event
 from nodewarden.model.snapshot import JobSnapshot
-from nodewarden.unix_socket import BACKLOG, OwnedSocket
+from nodewarden.served_socket import ServedSocket
+from nodewarden.unix_socket import BACKLOG
 
 log = structlog.get_logger("jobs")
 
@@ -77,8 +79,7 @@ class JobServer:
         self._numbers = itertools.count(1)
         self._seq = itertools.count(1)
         self._event_minute = (0.0, 0)
-        self._server: asyncio.Server | None = None
-        self._owned: OwnedSocket | None = None
+        self._socket = ServedSocket(socket_path, self._serve)
         self._loop_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -88,27 +89,16 @@ class JobServer:
             AlreadyRunningError: another daemon listens on the socket.
             RefusedError: something else is in its place.
         """
-        await self._listen()
+        await self._socket.start()
         self._loop_task = asyncio.get_running_loop().create_task(self._run(), name="jobs")
 
-    async def _listen(self) -> None:
-        self._owned = OwnedSocket(self._path)
-        self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Session(self, self._clock), sock=self._owned.socket, backlog=BACKLOG
-        )
+    async def _serve(self, bound: socket.socket) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_unix_server(lambda: Session(self, self._clock), sock=bound, backlog=BACKLOG)
 
     async def listen_again(self) -> None:
         """Make the socket anew when somebody removed its file; jobs that are connected stay. Raises as `start`."""
-        if self._owned is not None and not self._owned.is_missing:
-            return
-        if self._server is not None:
-            log.warning("socket_removed", path=str(self._path))
-            self._server.close()
-            self._server = None
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
-        await self._listen()
+        await self._socket.start_again()
 
     async def close(self) -> None:
         """Stop; training goes on, throttles end by their ttl within 15 s, saves under way are finished by the jobs."""
@@ -116,14 +106,11 @@ class JobServer:
             self._loop_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._loop_task
-        if self._server is not None:
-            self._server.close()
+        self._socket.refuse()
         for session in list(self._sessions):
             session.close()
         await asyncio.sleep(0)  # one turn of the loop, in which the connections end
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
+        self._socket.close()
 
     # For the agent ---------------------------------------------------------------------------------------------------
 
