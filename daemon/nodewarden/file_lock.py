@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 from nodewarden.errors import AlreadyRunningError, NodewardenError
@@ -51,7 +52,7 @@ class FileLock:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
-            pid = pid_in(fd)
+            pid = _settled_pid_in(fd)
             os.close(fd)
             raise AlreadyRunningError(f"locked by pid {pid or 'unknown'}", pid) from None
         except OSError as error:
@@ -77,6 +78,17 @@ class FileLock:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
             os.close(fd)
+
+
+def _settled_pid_in(fd: int) -> int | None:
+    """`pid_in`, with a moment's patience: who has just taken the lock has not written its pid yet."""
+    for attempt in range(5):
+        pid = pid_in(fd)
+        if pid is not None and Path(f"/proc/{pid}").exists():
+            return pid
+        if attempt < 4:
+            time.sleep(0.005)
+    return pid
 
 
 def pid_in(fd: int) -> int | None:

@@ -80,7 +80,11 @@ class Agent:
         )
         self._store = SnapshotStore(clock, self._jobs.jobs)
         self._link = HelperLink(
-            HelperClient(paths.gpu_socket(runtime_dir), clock), clock, self._recorder.event, self._heard_of_helper
+            HelperClient(paths.gpu_socket(runtime_dir), clock),
+            clock,
+            self._recorder.event,
+            self._heard_of_helper,
+            reads_every_s=config.sampling.gpu_fast_s,
         )
         self._gpus = GpuSource(
             self._link,

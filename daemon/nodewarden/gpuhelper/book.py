@@ -37,13 +37,28 @@ class EventLog:
         return events
 
 
+class News:
+    """Counts what has changed in the answer to a hello, so that it need not be asked for again and again. Any thread.
+
+    What only time changes (a call that begins to hang) is not counted.
+    """
+
+    def __init__(self) -> None:
+        self.number = 1
+
+    def add(self) -> None:
+        """Something is different; two at once may count as one."""
+        self.number += 1
+
+
 class Book:
     """The ledger, for any thread. Records are handed out as copies and put back whole."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, events: EventLog) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, events: EventLog, news: News) -> None:
         self._ledger = ledger
         self._clock = clock
         self._events = events
+        self._news = news
         self._lock = threading.Lock()
         self.problem: str | None = None
 
@@ -85,6 +100,7 @@ class Book:
         elif problem is None and self.problem is not None:
             log.warning("ledger_back")
         self.problem = problem
+        self._news.add()
 
     def get(self, uuid: str) -> Record | None:
         """A copy of one open record."""
@@ -113,6 +129,7 @@ class Book:
         """Drop a record that was never backed by the file or the board."""
         with self._lock:
             self._ledger.records.pop(uuid, None)
+        self._news.add()
 
     def close_entry(self, uuid: str) -> None:
         """Nothing of ours is in force on this GPU any more."""

@@ -51,6 +51,10 @@ class HelperClient:
         socket_path: gpu.sock.
         clock: of all deadlines.
         deadline_s: how long a call waits for its answer, unless it says otherwise.
+
+    Attributes:
+        pid, uid: of the helper, where known.
+        sent_at_s: when it was last spoken to.
     """
 
     def __init__(self, socket_path: Path, clock: Clock, *, deadline_s: float = 1.0) -> None:
@@ -68,6 +72,7 @@ class HelperClient:
         self._refusal: str | None = None
         self.pid: int | None = None
         self.uid: int | None = None
+        self.sent_at_s = 0.0
 
     @property
     def connected(self) -> bool:
@@ -198,6 +203,7 @@ class HelperClient:
             self._drop("it does not read what we send")
             raise HelperGoneError("the GPU helper does not read what we send", "gone")
         self._writer.write(wire.frame(request))
+        self.sent_at_s = self._clock.now_s()
 
     async def _call(self, request: wire.Request, deadline_s: float | None = None) -> wire.Reply:
         future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()

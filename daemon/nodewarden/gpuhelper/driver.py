@@ -30,6 +30,7 @@ class Driver:
 
     Args:
         on_devices: called on this thread with the GPUs that answer, after every look.
+        on_state: called when `state` or `text` has changed.
 
     Attributes:
         state: "starting", "ok", or why there is no driver: a reason of `GpuLibrary.open`.
@@ -38,12 +39,18 @@ class Driver:
     """
 
     def __init__(
-        self, library: GpuLibrary, clock: Clock, gate: Gate, on_devices: Callable[[Sequence[GpuDevice]], None]
+        self,
+        library: GpuLibrary,
+        clock: Clock,
+        gate: Gate,
+        on_devices: Callable[[Sequence[GpuDevice]], None],
+        on_state: Callable[[], None],
     ) -> None:
         self._library = library
         self._clock = clock
         self._gate = gate
         self._on_devices = on_devices
+        self._on_state = on_state
         self._wake = threading.Condition()
         self._stopping = False
         self._opened = False
@@ -176,4 +183,5 @@ class Driver:
         if (state, text) != (self.state, self.text):
             level = logging.INFO if (state, text) == ("ok", "") else logging.WARNING
             log.log(level, "driver state=%s text=%r version=%s", state, text, self.version)
-        self.state, self.text = state, text
+            self.state, self.text = state, text
+            self._on_state()

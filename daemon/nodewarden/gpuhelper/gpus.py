@@ -8,7 +8,8 @@ from nodewarden.devices.gpu_library import GpuDevice
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.book import Book
 from nodewarden.gpuhelper.locks import gpu_lock
-from nodewarden.gpuhelper.worker import GpuWorker, Shared
+from nodewarden.gpuhelper.seat import Shared
+from nodewarden.gpuhelper.worker import GpuWorker
 
 STOP_S = 3.0
 """What each writer has to restore at stop, in real seconds; likewise what a `restore` waits for its answer."""
@@ -67,12 +68,12 @@ class Gpus:
             worker = self.workers.get(uuid)
             if worker is not None:
                 asked.append(worker)
-                worker.restore(force=force, why=why, done=done)
+                worker.writer.restore(force=force, why=why, done=done)
         with changed:
             changed.wait_for(lambda: len(outcomes) == len(asked), timeout_s)
         for worker in asked:
             if worker.uuid not in outcomes:
-                done(worker.give_up_restore("the driver does not answer", force=force))
+                done(worker.writer.give_up_restore("the driver does not answer", force=force))
         return [outcomes.get(uuid) or self._restore_when_it_is_back(uuid, force=force) for uuid in uuids]
 
     def _restore_when_it_is_back(self, uuid: str, *, force: bool) -> wire.RestoreOutcome:

@@ -27,6 +27,8 @@ from nodewarden.units import mw_from_watts, watts_from_mw
 SLOT_BYTES = 512
 ROWS = 32
 FILE_BYTES = ROWS * 2 * SLOT_BYTES
+LOOK_EVERY = 60
+"""Every so many checks the contents are compared even if nothing seems to have been written since the last."""
 
 AGENT_KEY = "agent"
 
@@ -98,6 +100,8 @@ class Ledger:
         self._rows: dict[str, int] = {}
         self._closes_unwritten: dict[str, Record] = {}
         self._slots: dict[int, tuple[int, int]] = {}  # row -> (slot written last, its sequence)
+        self._as_left: tuple[int, int, int, int] | None = None  # what `stat` says while nobody else has written
+        self._checks = 0
 
     @property
     def is_open(self) -> bool:
@@ -179,12 +183,17 @@ class Ledger:
             return False
         if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < FILE_BYTES:
             return False
+        self._checks += 1
+        if _marks(ours) == self._as_left and self._checks % LOOK_EVERY:
+            return True
         try:
             contents = os.pread(self._fd, FILE_BYTES, 0)
         except OSError:
             return False
         on_file = {(slot, sequence, key) for slot, sequence, _, key, _ in _valid_slots(contents)}
-        return all((*self._slots.get(row, (-1, 0)), key) in on_file for key, row in self._rows.items())
+        is_right = all((*self._slots.get(row, (-1, 0)), key) in on_file for key, row in self._rows.items())
+        self._as_left = _marks(ours) if is_right else None
+        return is_right
 
     def write(self, key: str, record: Record) -> None:
         """Put one record in place of the row's last. Raises LedgerError; the record is kept in memory all the same."""
@@ -201,7 +210,9 @@ class Ledger:
             data = _pack(key, record, self.boot, sequence + 1)
             # One write within one page: tmpfs copies it whole, and a torn one fails its CRC beside the intact slot.
             # No fsync: what must survive is the death of this process, and a power failure ends the caps as well.
+            untouched = _marks(os.fstat(self._fd)) == self._as_left
             written = os.pwrite(self._fd, data, slot * SLOT_BYTES)
+            self._as_left = _marks(os.fstat(self._fd)) if untouched else None
         except (OSError, struct.error) as error:
             raise LedgerError(f"ledger {self.path}: {error}") from error
         if written != SLOT_BYTES:
@@ -230,6 +241,10 @@ class Ledger:
                 self._rows[key] = slot // 2
                 self.write(key, Record(entry=record.entry, is_open=False))
                 return
+
+
+def _marks(info: os.stat_result) -> tuple[int, int, int, int]:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _contents(path: Path) -> bytes:

@@ -18,9 +18,13 @@ from nodewarden.model.snapshot import HelperState, HelperStatus
 
 log = structlog.get_logger("nodewarden.helper")
 
-# Refreshes ledger and device list, and is the sign of life: GPUs may be read rarely, or none may answer. The helper
-# takes 3 s without a word as silence.
-HELLO_EVERY_S = 0.9
+# Refreshes ledger and device list even where no reading says that they have changed.
+HELLO_EVERY_S = 5.0
+# The sign of life where nothing else was said for so long: GPUs may be read rarely, or none may answer. The helper
+# takes 3 s without a word as silence; a look is taken every second.
+QUIET_S = 0.9
+# Reads that come every second need no other sign beside them, even if one comes a little late.
+QUIET_BETWEEN_READS_S = 1.4
 
 
 class HelperLink:
@@ -32,6 +36,9 @@ class HelperLink:
         entries: open ledger entries, by uuid, as of the last hello.
         adopted: a hello was answered on the present connection; adoptions counts those.
         hellos, hello_s: how many were answered, and when the last answered one was asked.
+
+    Args:
+        reads_every_s: how often GPUs are read over this link.
     """
 
     def __init__(
@@ -40,6 +47,8 @@ class HelperLink:
         clock: Clock,
         on_event: Callable[[Event], None],
         on_helper_event: Callable[[wire.HelperEvent], None],
+        *,
+        reads_every_s: float = 1.0,
     ) -> None:
         self.client = client
         self._on_helper_event = on_helper_event
@@ -56,11 +65,18 @@ class HelperLink:
         self._clock = clock
         self._on_event = on_event
         self._hello_at_s = 0.0
+        self._quiet_s = QUIET_BETWEEN_READS_S if reads_every_s <= 1.0 else QUIET_S
+        self._news = 0
         self._busy = asyncio.Lock()
 
     def hello_soon(self) -> None:
         """Say hello at the next turn: armed state or fail-safe changed, or the process was paused."""
         self._hello_at_s = 0.0
+
+    def note_news(self, number: int) -> None:
+        """A reading carried this number of changes; another than the last hello's means that it is out of date."""
+        if number != self._news:
+            self.hello_soon()
 
     async def keep(self) -> bool:
         """Connect and adopt if need be, refresh when due; True when the helper is ours and answers."""
@@ -71,7 +87,9 @@ class HelperLink:
                 if not self.client.connected:
                     self.adopted = False
                     await self.client.connect()
-                if not self.adopted or self._clock.now_s() >= self._hello_at_s:
+                now_s = self._clock.now_s()
+                is_quiet = now_s - self.client.sent_at_s >= self._quiet_s
+                if not self.adopted or now_s >= self._hello_at_s or is_quiet:
                     await self._hello()
             except HelperGoneError as error:
                 self._lost("missing", str(error))
@@ -103,6 +121,7 @@ class HelperLink:
         now_s = self._clock.now_s()
         self.hellos += 1
         self.hello_s = asked_s
+        self._news = reply.news
         self._hello_at_s = now_s + HELLO_EVERY_S
         if not self.adopted:
             self.adoptions += 1

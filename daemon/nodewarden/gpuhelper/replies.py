@@ -5,7 +5,7 @@ from nodewarden.gpuhelper import wire
 
 
 def fast_reply(
-    uuid: str, request_id: int, taken_at_s: float, read: FastValues, events: list[wire.HelperEvent]
+    uuid: str, request_id: int, taken_at_s: float, read: FastValues, events: list[wire.HelperEvent], news: int
 ) -> wire.FastReply:
     """A fast reading as the agent gets it."""
     values = {name: wire.Value(value) for name, value in read.values.items()}
@@ -21,6 +21,7 @@ def fast_reply(
         slow_reason=read.slow_reason,
         slow_s=slow_s,
         events=events,
+        news=news,
     )
 
 

@@ -16,7 +16,7 @@ from nodewarden.devices.gpu_library import GpuLibrary
 from nodewarden.errors import AlreadyRunningError, RefusedError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.adoption import BY_HAND_S, Adoption
-from nodewarden.gpuhelper.book import Book, EventLog
+from nodewarden.gpuhelper.book import Book, EventLog, News
 from nodewarden.gpuhelper.caps import expiry_s
 from nodewarden.gpuhelper.driver import Driver
 from nodewarden.gpuhelper.gpus import STOP_S, Gpus
@@ -24,9 +24,10 @@ from nodewarden.gpuhelper.lanes import Gate
 from nodewarden.gpuhelper.ledger import Ledger
 from nodewarden.gpuhelper.locks import runtime_lock
 from nodewarden.gpuhelper.peers import Listener, allowed_uids, is_served
+from nodewarden.gpuhelper.seat import Shared
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
 from nodewarden.gpuhelper.verbs import Verbs
-from nodewarden.gpuhelper.worker import GpuWorker, Shared
+from nodewarden.gpuhelper.worker import GpuWorker
 from nodewarden.sdnotify import notify
 
 log = logging.getLogger("nodewarden.gpu")
@@ -56,12 +57,21 @@ class Helper:
         self._stopping = threading.Event()  # no new caps from now on
         self._started_s = clock.now_s()
         self._events = EventLog(clock)
-        self._book = Book(Ledger(runtime_dir / "gpu-ledger"), clock, self._events)
+        self._news = News()
+        self._book = Book(Ledger(runtime_dir / "gpu-ledger"), clock, self._events, self._news)
         self._adoption = Adoption(self._book, clock)
         self._gate = Gate()
         self._gpus = Gpus(lock_dir, self._book)
-        self._driver = Driver(library, clock, self._gate, lambda found: self._gpus.found(found, self._driver.text))
-        self._verbs = Verbs(self._gpus, self._adoption, self._book, self._events, self._driver, self._stopping)
+        self._driver = Driver(
+            library,
+            clock,
+            self._gate,
+            lambda found: self._gpus.found(found, self._driver.text),
+            self._news.add,
+        )
+        self._verbs = Verbs(
+            self._gpus, self._adoption, self._book, self._events, self._news, self._driver, self._stopping
+        )
         self._listener: Listener | None = None
         self._no_socket = ""
         self._status = ""
@@ -69,6 +79,7 @@ class Helper:
             clock=clock,
             book=self._book,
             events=self._events,
+            news=self._news,
             gate=self._gate,
             report_lost=self._driver.report_lost,
             take_events=self._verbs.events_for,
@@ -94,7 +105,7 @@ class Helper:
         self._driver.start()
         if self._driver.first_look.wait(first_look_s):
             for worker in self._gpus.workers.values():
-                worker.probed.wait(first_look_s / 4)
+                worker.writer.probed.wait(first_look_s / 4)
 
     def listen(self, path: Path, uids: frozenset[int]) -> int:
         """Open gpu.sock; returns an exit status, 0 when it is open."""
@@ -152,7 +163,7 @@ class Helper:
         if self._listener is not None:
             self._listener.close()
         for worker in self._gpus.workers.values():
-            if worker.writer_idle:
+            if worker.writer.idle:
                 worker.release_lock()
         self._book.close()
 
@@ -164,24 +175,24 @@ class Helper:
             self._answer_silence()
         if self._adoption.goodbye_is_due():
             log.warning("agent_left after_s=20 caps=%d", len(self._book.entries()))
-            self._each_entry(lambda worker: worker.restore(force=False, why="agent left"))
+            self._each_entry(lambda worker: worker.writer.restore(force=False, why="agent left"))
         for worker in self._gpus.workers.values():
             if worker.try_lock():
-                worker.check()
-            worker.keep_failsafe(wanted=self._adoption.away)
+                worker.writer.check()
+            worker.writer.keep_failsafe(wanted=self._adoption.away)
         entries = self._book.entries()
         for entry in entries:
             owner = self._gpus.workers.get(entry.uuid)
-            if owner is None or not owner.writer_idle:
+            if owner is None or not owner.writer.idle:
                 continue
             ends_s = expiry_s(entry)
             if entry.pending is not None:
-                if now_s >= owner.next_restore_s:
-                    owner.restore(force=False, why=entry.pending)
+                if now_s >= owner.writer.next_restore_s:
+                    owner.writer.restore(force=False, why=entry.pending)
             elif ends_s is not None and ends_s <= now_s:
-                owner.expire()
+                owner.writer.expire()
             else:
-                owner.check_if_older(CHECK_S)
+                owner.writer.check_if_older(CHECK_S)
         if entries or not self._book.ok:
             self._book.repair()
 
@@ -199,7 +210,7 @@ class Helper:
         self._events.add("agent_silent", None, f"nothing heard from the agent for 3 s: {answer}")
         if failsafe_w is not None:
             for worker in self._gpus.workers.values():
-                worker.apply_failsafe(failsafe_w)
+                worker.writer.apply_failsafe(failsafe_w)
 
     def _each_entry(self, act: Callable[[GpuWorker], None]) -> None:
         for entry in self._book.entries():

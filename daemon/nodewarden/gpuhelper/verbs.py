@@ -10,12 +10,13 @@ from typing import cast
 from nodewarden.errors import HelperError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.adoption import Adoption
-from nodewarden.gpuhelper.book import Book, EventLog
+from nodewarden.gpuhelper.book import Book, EventLog, News
 from nodewarden.gpuhelper.driver import Driver
 from nodewarden.gpuhelper.gpus import Gpus
 from nodewarden.gpuhelper.ledger import Record
 from nodewarden.gpuhelper.peers import Peer
-from nodewarden.gpuhelper.worker import Answerable, GpuWorker
+from nodewarden.gpuhelper.seat import Answerable
+from nodewarden.gpuhelper.worker import GpuWorker
 
 log = logging.getLogger("nodewarden.gpu")
 
@@ -31,12 +32,20 @@ class Verbs:
     """
 
     def __init__(
-        self, gpus: Gpus, adoption: Adoption, book: Book, events: EventLog, driver: Driver, stopping: threading.Event
+        self,
+        gpus: Gpus,
+        adoption: Adoption,
+        book: Book,
+        events: EventLog,
+        news: News,
+        driver: Driver,
+        stopping: threading.Event,
     ) -> None:
         self._gpus = gpus
         self._adoption = adoption
         self._book = book
         self._events = events
+        self._news = news
         self._driver = driver
         self._stopping = stopping
         self._restoring = threading.Semaphore(MAX_RESTORES)
@@ -82,9 +91,11 @@ class Verbs:
             log.info(words, peer.pid, peer.uid, request.armed, request.failsafe_w)
             self._adopt_kept()
         driver = self._driver
+        news = self._news.number  # before the rest: what changes while we look is heard of again
         peer.send(
             wire.HelloReply(
                 id=request.id,
+                news=news,
                 pid=os.getpid(),
                 driver=driver.shown_state(),
                 driver_text=driver.text,
@@ -138,7 +149,7 @@ class Verbs:
         if worker is None:
             peer.send(self._unknown(request.id, request.uuid))
         else:
-            worker.set_cap(request, peer, peer.uid)
+            worker.writer.set_cap(request, peer, peer.uid)
 
     def _restore(self, peer: Peer, request: wire.Restore) -> None:
         """On a thread of its own: it waits for all writers, and this one has the next request to read."""

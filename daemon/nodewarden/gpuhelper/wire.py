@@ -155,7 +155,11 @@ class HelperEvent(msgspec.Struct, kw_only=True):
 
 
 class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
-    """What the agent adopts. `events` are those since the last hello or reply that carried them."""
+    """What the agent adopts. `events` are those since the last hello or reply that carried them.
+
+    news is the number of changes of all this so far; fast replies carry it, so that a hello is needed only when it is
+    another one.
+    """
 
     id: int
     protocol: int = PROTOCOL
@@ -167,6 +171,7 @@ class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
     ledger: list[LedgerEntry] = []
     ledger_ok: bool = True
     events: list[HelperEvent] = []
+    news: int = 0
 
 
 class Value(msgspec.Struct, array_like=True):
@@ -190,6 +195,7 @@ class FastReply(msgspec.Struct, tag="fast", kw_only=True):
     slow_reason: str | None = None
     slow_s: dict[str, Value] = {}
     events: list[HelperEvent] = []
+    news: int = 0
 
 
 class WireLink(msgspec.Struct, array_like=True):

@@ -104,9 +104,12 @@ class GpuSource:
     def _take_fast(self, uuid: str, reply: wire.FastReply | wire.ErrorReply | None, began_s: float) -> None:
         now_s = self._clock.now_s()
         record = self._record(uuid)
+        if not isinstance(reply, wire.FastReply):
+            self._link.hello_soon()  # does the helper itself answer, and what does it say of this GPU?
         if isinstance(reply, wire.FastReply):
             record.succeeded(now_s, now_s - began_s)
             self._link.note_events(reply.events)
+            self._link.note_news(reply.news)
             self._store.gpus[uuid] = self._merged(self._store.gpus[uuid], reply, record)
             self._set_health(uuid, "ok", "answers again")
         elif isinstance(reply, wire.ErrorReply) and reply.code == "lost":
