@@ -92,6 +92,7 @@ class Agent:
             clock,
             fast_period_s=config.sampling.gpu_fast_s,
             slow_period_s=config.sampling.gpu_slow_s,
+            raw_links=config.sampling.nvlink_raw,
             on_event=self._recorder.event,
         )
         self._caps = PowerCapActuator(self._link, clock, cap_now_w=self._cap_now_w, on_event=self._recorder.event)

@@ -37,3 +37,13 @@ def ratio_from_percent(percent: float) -> float:
 def seconds_from_ns(nanoseconds: float) -> float:
     """NVML's clocks-event counters are in nanoseconds."""
     return nanoseconds / 1e9
+
+
+def bytes_per_s_from_mbps(megabytes_per_s: float) -> float:
+    """NVML's link speeds are in MBps (10^6 bytes per second)."""
+    return megabytes_per_s * 1e6
+
+
+def bytes_per_s_from_mibps(mebibytes_per_s: float) -> float:
+    """GPM's rates are in MiB per second."""
+    return mebibytes_per_s * 1048576

@@ -7,16 +7,26 @@ frozen sampler vanish although nobody renders anew. Nothing here reads a device.
 import gzip
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from nodewarden.api.view import View
 from nodewarden.model.readings import Absent, Failed, Reading
-from nodewarden.model.snapshot import GpuSnapshot
-from nodewarden_exporters.metrics import METRICS, Metric, Scope
+from nodewarden.model.snapshot import FAST_QUANTITIES, GpuSnapshot
+from nodewarden_exporters.metric import Metric, Scope
+from nodewarden_exporters.metrics import METRICS
 from nodewarden_exporters.own import OwnMetrics
-from nodewarden_exporters.readers import MAX_GPUS, MAX_JOBS, MAX_LOOPS, MAX_PDUS, MAX_SOURCES, VIEW_STALE_S, GpuFacts
+from nodewarden_exporters.readers import (
+    MAX_GPUS,
+    MAX_JOBS,
+    MAX_LOOPS,
+    MAX_PDUS,
+    MAX_SOURCES,
+    VIEW_STALE_S,
+    GpuFacts,
+    Sample,
+)
 from nodewarden_exporters.windows import Windows
 
 # Scrapers within this time share one page: the ages on it are at most this much behind.
@@ -26,6 +36,8 @@ _NEVER = math.inf
 _MAX_ID_CHARS = 128
 _GPU_STALE_S = 3.0
 _PDU_STALE_S = 15.0
+_SLOW_STALE_S = 30.0
+_RARE_STALE_S = 180.0
 
 
 class _Subject:
@@ -110,8 +122,10 @@ class Renderer:
                 chunk = chunks.get(subject.identity)
                 if chunk is None:
                     chunk = chunks[subject.identity] = _Chunk()
-                if metric.field:
+                if metric.field in FAST_QUANTITIES:
                     _fill_field(chunk, metric, subject)
+                elif metric.field:
+                    _fill_series(chunk, metric, subject)
                 elif not metric.live:
                     same = subject.same if metric.key is None else metric.key(subject.item)
                     if chunk.same is not same and (metric.key is None or chunk.same != same):
@@ -161,11 +175,24 @@ def _fill_field(chunk: _Chunk, metric: Metric, subject: _Subject) -> None:
     chunk.expires_s = quantity.taken_at_s + subject.stale_after_s
 
 
+def _fill_series(chunk: _Chunk, metric: Metric, subject: _Subject) -> None:
+    """The lines of a labelled quantity; made again only when it was read again."""
+    series = subject.item.gpu.more.get(metric.field)
+    if series is not chunk.same:
+        chunk.same = series
+        _write(chunk, metric, subject.identity, () if series is None else series.items())
+    chunk.expires_s = chunk.oldest_s + subject.stale_after_s
+
+
 def _fill(chunk: _Chunk, metric: Metric, subject: _Subject, now_s: float) -> None:
+    _write(chunk, metric, subject.identity, metric.read(subject.item, now_s))
+
+
+def _write(chunk: _Chunk, metric: Metric, identity: str, samples: Iterable[Sample]) -> None:
     lines: list[str] = []
     oldest_s = _NEVER
     prefixes = chunk.prefixes
-    for labels, given in metric.read(subject.item, now_s):
+    for labels, given in samples:
         if isinstance(given, Reading):
             value = given.value
             oldest_s = min(oldest_s, given.taken_at_s)
@@ -177,7 +204,7 @@ def _fill(chunk: _Chunk, metric: Metric, subject: _Subject, now_s: float) -> Non
             continue
         prefix = prefixes.get(labels)
         if prefix is None:
-            prefix = prefixes[labels] = _prefix(metric, subject.identity, labels)
+            prefix = prefixes[labels] = _prefix(metric, identity, labels)
         lines.append(f"{prefix}{value!r}\n")
     chunk.text = "".join(lines)
     chunk.oldest_s = oldest_s
@@ -208,6 +235,8 @@ def _subjects(view: View, windows: Windows) -> dict[Scope, list[_Subject]]:
         "fast": [
             _Subject(gpu.identity, gpu.item, gpu.item, _newest_s(gpu.item.gpu) + gpu.stale_after_s) for gpu in gpus
         ],
+        "slow": [_lasting(view, gpu, _SLOW_STALE_S) for gpu in gpus],
+        "rare": [_lasting(view, gpu, _RARE_STALE_S) for gpu in gpus],
         "links": list(_links(view)),
         "pdu": list(_pdus(view)),
         "job": [
@@ -231,6 +260,13 @@ def _gpus(view: View, windows: Windows) -> Iterator[_Subject]:
         )
         stale_after_s = _GPU_STALE_S if source is None else source.stale_after_s
         yield _Subject(uuid, facts, facts, view.now_s + VIEW_STALE_S, stale_after_s)
+
+
+def _lasting(view: View, gpu: _Subject, least_s: float) -> _Subject:
+    """The same GPU for what is read slowly, and stays as long as that may take."""
+    source = view.snapshot.sources.get(f"gpu_slow/{gpu.identity}")
+    stale_after_s = max(least_s, source.stale_after_s) if source is not None else least_s
+    return _Subject(gpu.identity, gpu.item, gpu.same, gpu.expires_s, stale_after_s)
 
 
 def _newest_s(gpu: GpuSnapshot) -> float:

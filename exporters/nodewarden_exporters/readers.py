@@ -294,8 +294,3 @@ def present_gpus(snapshot: NodeSnapshot) -> int:
 def value_of(pick: Callable[[Any], float | None]) -> Reader:
     """A plain value of the subject, nothing where it is None."""
     return lambda subject, _now_s: _optional(pick(subject))
-
-
-def board_limit(field: str) -> Reader:
-    """What the board says of itself."""
-    return lambda facts, _now_s: _optional(getattr(facts.gpu.board, field))

@@ -18,6 +18,7 @@ from nodewarden_alerts import CONDITIONS
 from nodewarden_exporters import readers
 from nodewarden_exporters.metrics import MAX_SERIES, METRICS
 from nodewarden_exporters.prometheus import SHARED_S, Renderer, escape
+from support.gpu_values import some_values
 from support.servers import check_metrics
 from support.views import NOTHING, NOW_S, a_gpu, a_job, a_pdu, a_view, gpu_uuid, some_links
 
@@ -59,7 +60,10 @@ def with_gpu(view: View, index: int, **changes: object) -> View:
 def golden_page() -> bytes:
     """Two GPUs and a PDU with three outlets, so that a change is readable."""
     view = a_view(gpus=2, pdu=a_pdu(outlets=3))
-    gpus = {uuid: replace(gpu, links=gpu.links[:2]) for uuid, gpu in view.snapshot.gpus.items()}
+    gpus = {
+        uuid: replace(gpu, links=gpu.links[:2], more=some_values(NOW_S - 4.0, links=2))
+        for uuid, gpu in view.snapshot.gpus.items()
+    }
     view = replace(view, snapshot=replace(view.snapshot, gpus=gpus))
     return device_part(Renderer().render(view))
 
@@ -141,7 +145,8 @@ def test_every_row_of_the_table_is_on_the_page_of_a_full_node() -> None:
     outlet = OutletSnapshot(index=1, voltage_v=230.0, apparent_va=300.0, power_factor=0.9, power_w=270.0, state="off")
     phase = replace(pdu.phases[0], apparent_va=3300.0, power_factor=0.97)
     pdu = replace(pdu, outlets=(outlet, *pdu.outlets[1:]), phases=(phase,))
-    series = rendered(replace(view, snapshot=replace(view.snapshot, pdus={"rack12-a": pdu})))
+    gpus = {uuid: replace(gpu, more=some_values(NOW_S, whole=True)) for uuid, gpu in view.snapshot.gpus.items()}
+    series = rendered(replace(view, snapshot=replace(view.snapshot, pdus={"rack12-a": pdu}, gpus=gpus)))
     assert {metric.name for metric in METRICS} - {name for name, _ in series} == set()
     assert value(series, "nodewarden_pdu_outlet_on", pdu="rack12-a", outlet="1") == 0
 
@@ -170,16 +175,13 @@ def test_a_lost_gpu_keeps_its_identity_and_state_and_nothing_that_was_measured()
     gpu = a_gpu(3)
     measured = [name for name in gpu.__struct_fields__ if isinstance(getattr(gpu, name), Reading)]
     lost = dict.fromkeys(measured, Failed("lost", NOW_S - 5))
-    series = rendered(with_gpu(a_view(), 3, health="lost", slow_s={}, **lost))
+    series = rendered(with_gpu(a_view(), 3, health="lost", slow_s={}, more={}, **lost))
     assert value(series, "nodewarden_gpu_state", uuid=gpu.uuid, state="lost") == 1
     assert value(series, "nodewarden_gpu_state", uuid=gpu.uuid, state="ok") == 0
     assert value(series, "nodewarden_gpus_present") == 7
     assert names(series, uuid=gpu.uuid) == {
         "nodewarden_gpu_info",
         "nodewarden_gpu_state",
-        "nodewarden_gpu_power_cap_min_watts",
-        "nodewarden_gpu_power_cap_max_watts",
-        "nodewarden_gpu_power_cap_default_watts",
     }
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nodewarden.model.gpu_quantities import BY_NAME
 from nodewarden_alerts import CONDITIONS
+from nodewarden_exporters.metric import Metric
 from nodewarden_exporters.metrics import MAX_SERIES, METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -20,13 +22,23 @@ def metrics_page() -> str:
         f"0. A page never has more than {MAX_SERIES} series. The agent's metrics about itself (`nodewarden_agent_...`,",
         "`process_...`) follow at the end of the page.",
         "",
-        "| name | type | labels | meaning |",
-        "| --- | --- | --- | --- |",
+        "GPU quantities come with the driver calls that give them, in the order in which they are tried (`field` is a",
+        "number of `nvmlDeviceGetFieldValues`), the boards that have them, and what a read costs per GPU: fast every",
+        "`sampling.gpu_fast_s`, slow every `sampling.gpu_slow_s`, rare every 60 s. What this node's boards have, say",
+        "`nodectl gpus --capabilities`.",
+        "",
+        "| name | type | labels | unit | meaning | source | boards | cost |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    lines += [
-        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.all_labels)} | {metric.help} |" for metric in METRICS
-    ]
+    lines += [metric_row(metric) for metric in METRICS]
     return "\n".join(lines) + "\n"
+
+
+def metric_row(metric: Metric) -> str:
+    quantity = BY_NAME.get(metric.quantity)
+    source = (quantity.source, quantity.boards, f"{quantity.every}: {quantity.cost}") if quantity else ("", "", "")
+    cells = (f"`{metric.name}`", metric.kind, ", ".join(metric.all_labels), metric.unit, metric.help, *source)
+    return f"| {' | '.join(cells)} |"
 
 
 def problems_page() -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from gpuhelper.rig import Rig
 from nodewarden.gpuhelper import wire
-from nodewarden.model.snapshot import FAST_QUANTITIES
+from nodewarden.model.gpu_quantities import FAST_READ
 
 BARE = r"""
 #include <string.h>
@@ -48,11 +48,11 @@ def test_a_library_with_only_uuids_gives_a_gpu_without_quantities(rig: Rig, tmp_
     fast = peer.fast("GPU-bare")["GPU-bare"]
     assert isinstance(fast, wire.FastReply)
     assert {name: quantity.reason for name, quantity in fast.values.items()} == dict.fromkeys(
-        FAST_QUANTITIES, "not_supported"
-    )
+        FAST_READ, "not_in_driver"
+    ) | {"power_energy_w": "not_read"}
     slow = peer.slow("GPU-bare")["GPU-bare"]
     assert isinstance(slow, wire.SlowReply)
-    assert (slow.links, slow.links_reason, slow.pids, slow.pids_reason) == ([], "not_supported", None, "not_supported")
+    assert (slow.links, slow.links_reason, slow.pids, slow.pids_reason) == ([], "not_supported", None, "not_in_driver")
     refused = peer.set_cap("GPU-bare", 200)
     assert isinstance(refused, wire.ErrorReply)
     assert refused.code == "not_supported"
@@ -104,4 +104,4 @@ def test_a_library_that_refuses_all_fields_for_the_sake_of_one_is_asked_for_each
     fast = rig.agent().fast("GPU-bare")["GPU-bare"]
     assert isinstance(fast, wire.FastReply)
     assert fast.values["hbm_c"].value == 61
-    assert fast.values["power_instant_w"].reason == "not_supported"
+    assert fast.values["power_instant_w"].reason == "not_in_driver"

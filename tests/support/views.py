@@ -20,6 +20,7 @@ from nodewarden.model.snapshot import (
     SourceStatus,
 )
 from nodewarden_alerts import Problem
+from support.gpu_values import some_values
 
 NOW_S = 10_000.0
 WALL_S = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
@@ -64,6 +65,7 @@ def a_gpu(index: int, now_s: float = NOW_S, links: tuple[LinkState, ...] | None 
         links=some_links(now_s) if links is None else links,
         links_taken_at_s=now_s - 4.0,
         pids=Reading((4000 + index,), at_s),
+        more=some_values(now_s - 4.0),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from nodewarden.model.quantity import Labels
 from nodewarden.model.snapshot import GpuBoard, LinkState
 
 
@@ -21,7 +22,7 @@ class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FastValues(msgspec.Struct, kw_only=True):
-    """What one fast read gave. Every one of `FAST_QUANTITIES` is in `values` or in `missing`, never in both.
+    """What one fast read gave. Every one of `FAST_READ` is in `values` or in `missing`, never in both.
 
     Attributes:
         values: quantity -> value in SI units (degC, W, J, Hz, bytes, ratio 0 to 1).
@@ -39,13 +40,23 @@ class FastValues(msgspec.Struct, kw_only=True):
 
 
 class SlowValues(msgspec.Struct, kw_only=True):
-    """What one slow read gave; `links_reason` and `pids_reason` say why there are none."""
+    """What one slow read gave; `links_reason` and `pids_reason` say why there are none.
+
+    Attributes:
+        rare: the rare set was read too.
+        more: quantity -> values of its labels -> value in SI units, or the reason why there is none; a reason under no
+            labels stands for the whole quantity.
+        calls: quantity -> the driver call that gave it, as far as known.
+    """
 
     board: GpuBoard = GpuBoard()
     links: tuple[LinkState, ...] = ()
     links_reason: str | None = None
     pids: tuple[int, ...] | None = None
     pids_reason: str | None = None
+    rare: bool = False
+    more: dict[str, dict[Labels, float | str]] = {}
+    calls: dict[str, str] = {}
 
 
 class CapRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +79,11 @@ class GpuDevice(Protocol):
         """Temperatures, margin, power, clocks, event reasons and caps. Raises DeviceLostError, DeviceError."""
         ...
 
-    def read_slow(self) -> SlowValues:
-        """Board limits, NVLink and compute processes. Raises DeviceLostError, DeviceError."""
+    def read_slow(self, *, rare: bool = False, raw_links: bool = False) -> SlowValues:
+        """The slow set, with rare the rare set too, with raw_links the NVLink bytes with protocol overhead.
+
+        Raises DeviceLostError, DeviceError.
+        """
         ...
 
     def cap_range_w(self) -> CapRange:

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from nodewarden.errors import DeviceError, DeviceLostError, DeviceTimeoutError, NoPermissionError, NotSupportedError
 
@@ -22,13 +22,16 @@ REASONS = {
     9: "driver_not_loaded",
     10: "timeout",
     12: "library_not_found",
-    13: "not_supported",  # FUNCTION_NOT_FOUND: an older library than the binding
+    13: "not_in_driver",  # FUNCTION_NOT_FOUND: an older library than the binding
     18: "version_mismatch",
     21: "no_data",
-    25: "not_supported",  # ARGUMENT_VERSION_MISMATCH: an older library than the structure
-    26: "not_supported",  # DEPRECATED: the driver dropped it
+    25: "not_in_driver",  # ARGUMENT_VERSION_MISMATCH: an older library than the structure
+    26: "deprecated",  # the driver dropped it
     999: "unknown_error",
 }
+_INVALID = REASONS[INVALID_ARGUMENT_CODE]
+Field = int | tuple[int, int]
+"""A field id, or one with its scope."""
 DRIVER_REASONS = frozenset({"driver_not_loaded", "version_mismatch", "library_not_found"})
 """Reasons that concern the whole library: everything must be opened again."""
 
@@ -39,16 +42,28 @@ def _error(code: int, what: str) -> DeviceError:
     if code == _NO_PERMISSION_CODE:
         return NoPermissionError(f"{what}: no permission")
     reason = REASONS.get(code, "error")
-    if reason == "not_supported":
-        return NotSupportedError(f"{what}: not supported (NVML {code})")
+    if reason in {"not_supported", "not_in_driver", "deprecated"}:
+        return NotSupportedError(f"{what}: {reason.replace('_', ' ')} (NVML {code})", reason)
     if reason == "timeout":
         return DeviceTimeoutError(f"{what}: time-out in the driver")
     return DeviceError(f"{what}: {reason.replace('_', ' ')} (NVML {code})", reason)
 
 
-def _unknown_field(error: DeviceError, what: str) -> DeviceError:
+def _unknown_field(wanted: Field) -> NotSupportedError:
     """An id that the driver finds invalid is one that it does not know yet."""
-    return NotSupportedError(f"{what}: not known") if error.reason == REASONS[INVALID_ARGUMENT_CODE] else error
+    return NotSupportedError(f"field {wanted}: not known", "not_in_driver")
+
+
+def _field_result(wanted: Field, item: Any) -> float | DeviceError:
+    if item.nvmlReturn:
+        failure = _error(item.nvmlReturn, f"field {wanted}")
+        if isinstance(failure, DeviceLostError):
+            raise failure
+        return _unknown_field(wanted) if failure.reason == _INVALID else failure
+    if 0 <= item.valueType < len(_UNION):
+        value: float = getattr(item.value, _UNION[item.valueType])
+        return value
+    return DeviceError(f"field {wanted}: unknown value type {item.valueType}")
 
 
 class NvmlCalls:
@@ -59,16 +74,17 @@ class NvmlCalls:
         # Functions that this library does not export, by name and number of arguments: with more, the binding may look
         # for a newer one.
         self._absent: set[tuple[str, int]] = set()
+        self._unknown: set[Field] = set()  # fields for whose sake the library refuses all
 
     def call(self, name: str, *args: Any) -> Any:
         """One call; raises DeviceError and its kinds only."""
         known_as = (name, len(args))
         if known_as in self._absent:
-            raise NotSupportedError(f"{name}: not in this library")
+            raise NotSupportedError(f"{name}: not in this library", "not_in_driver")
         function = getattr(self._module, name, None)
         if function is None:
             self._absent.add(known_as)
-            raise NotSupportedError(f"{name}: not in this binding")
+            raise NotSupportedError(f"{name}: not in this binding", "not_in_driver")
         try:
             return function(*args)
         except self._module.NVMLError as error:
@@ -78,7 +94,7 @@ class NvmlCalls:
             raise _error(code, name) from error
         except self._module.NVMLLibraryMismatchError as error:  # not an NVMLError
             self._absent.add(known_as)
-            raise NotSupportedError(f"{name}: the library is older than the binding") from error
+            raise NotSupportedError(f"{name}: the library is older than the binding", "not_in_driver") from error
         except (AttributeError, TypeError, ValueError, ctypes.ArgumentError) as error:
             raise DeviceError(f"{name}: unexpected answer: {error}") from error
 
@@ -96,30 +112,44 @@ class NvmlCalls:
                     raise
         raise NotSupportedError("no such call")
 
-    def fields(self, handle: Any, ids: Sequence[int | tuple[int, int]]) -> list[float | DeviceError]:
-        """Several fields in one driver call; each has its own result."""
+    def fields(self, handle: Any, ids: Sequence[Field]) -> list[float | DeviceError]:
+        """Several fields in one driver call; each has its own result, taken by its own type (F17)."""
+        known = [wanted for wanted in ids if wanted not in self._unknown] if self._unknown else ids
+        if len(known) < len(ids):
+            results = dict(zip(known, self.fields(handle, known), strict=True)) if known else {}
+            return [results.get(wanted) or _unknown_field(wanted) for wanted in ids]
         name = "nvmlDeviceGetFieldValues"
         try:
             raw = self.call(name, handle, ids)
         except DeviceLostError:
             raise
         except DeviceError as error:
-            if len(ids) > 1 and error.reason in {"not_supported", "invalid_argument"} and not self.lacks(name, 2):
-                # A library may refuse all for the sake of one that it does not know.
-                return [result for wanted in ids for result in self.fields(handle, (wanted,))]
-            return [_unknown_field(error, f"fields {list(ids)}")] * len(ids)
-        results: list[float | DeviceError] = []
-        for wanted, item in zip(ids, raw, strict=True):
-            if item.nvmlReturn:
-                failure = _error(item.nvmlReturn, f"field {wanted}")
-                if isinstance(failure, DeviceLostError):
-                    raise failure
-                results.append(_unknown_field(failure, f"field {wanted}"))
-            elif item.valueType < len(_UNION):
-                results.append(getattr(item.value, _UNION[item.valueType]))
-            else:
-                results.append(DeviceError(f"field {wanted}: unknown value type {item.valueType}"))
-        return results
+            if not isinstance(error, NotSupportedError) and error.reason != _INVALID:
+                return [error] * len(ids)
+            if len(ids) == 1 or self.lacks(name, 2):
+                return [_unknown_field(ids[0]) if error.reason == _INVALID else error] * len(ids)
+            # A library may refuse all for the sake of one that it does not know; which one is remembered.
+            singly = [result for wanted in ids for result in self.fields(handle, (wanted,))]
+            if not all(isinstance(result, DeviceError) for result in singly):
+                self._unknown |= {
+                    wanted
+                    for wanted, result in zip(ids, singly, strict=True)
+                    if isinstance(result, DeviceError) and result.reason == "not_in_driver"
+                }
+            return singly
+        return [_field_result(wanted, item) for wanted, item in zip(ids, raw, strict=True)]
+
+    @staticmethod
+    def refuse(code: int, what: str) -> NoReturn:
+        """Raise what NVML's `code` means, where it comes in a structure."""
+        raise _error(code, what)
+
+    def named(self, name: str) -> Any:
+        """A structure or constant of the binding, by its name. Raises NotSupportedError where it has none."""
+        found = getattr(self._module, name, None)
+        if found is None:
+            raise NotSupportedError(f"{name}: not in this binding", "not_in_driver")
+        return found
 
     @property
     def memory_v2(self) -> int:

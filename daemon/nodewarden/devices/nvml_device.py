@@ -2,16 +2,21 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nodewarden.devices.gpu_library import CapRange, FastValues, GpuIdentity, SlowValues
 from nodewarden.devices.mean_power import MeanPower
-from nodewarden.devices.nvml_calls import DRIVER_REASONS, INVALID_ARGUMENT_CODE, REASONS, UNKNOWN_CODE, NvmlCalls
+from nodewarden.devices.nvml_calls import DRIVER_REASONS, INVALID_ARGUMENT_CODE, REASONS, UNKNOWN_CODE, Field, NvmlCalls
+from nodewarden.devices.nvml_gpm import Gpm
+from nodewarden.devices.nvml_links import Links
+from nodewarden.devices.nvml_reads import RARE_FIELDS, SLOW_FIELDS, THRESHOLDS, PcieCounters, read_rare, read_slow
+from nodewarden.devices.nvml_sweep import Sweep
 from nodewarden.errors import DeviceError, DeviceLostError, NoPermissionError, NotSupportedError
-from nodewarden.model.snapshot import GpuBoard, LinkState
+from nodewarden.model.snapshot import GpuBoard
+from nodewarden.policy.plausibility import accept
 from nodewarden.units import (
-    bytes_from_kib,
     hertz_from_mhz,
     joules_from_mj,
     mw_from_watts,
@@ -23,9 +28,6 @@ from nodewarden.units import (
 # Field ids of nvmlDeviceGetFieldValues, as nvml.h numbers them.
 FIELD_HBM_C = 82
 FIELD_ENERGY_MJ = 83
-FIELD_LINK_COUNT = 91
-FIELD_LINK_TX_KIB = 138
-FIELD_LINK_RX_KIB = 139
 FIELD_POWER_AVERAGE_MW = 185
 FIELD_POWER_INSTANT_MW = 186
 FIELD_CAP_MIN_MW = 187
@@ -33,11 +35,8 @@ FIELD_CAP_MAX_MW = 188
 FIELD_CAP_DEFAULT_MW = 189
 FIELD_ENFORCED_MW = 190
 FIELD_CAP_MW = 192
-FIELD_SHUTDOWN_TLIMIT_C = 193
-FIELD_SLOWDOWN_TLIMIT_C = 194
-FIELD_MAX_OP_TLIMIT_C = 196
-FIELD_LINK_TX_BYTES = 202  # boards after Hopper count payload bytes here
-FIELD_LINK_RX_BYTES = 204
+FIELD_MODULE_POWER_MW = (185, 1)  # the same with a scope
+FIELD_HBM_POWER_MW = (185, 2)
 SLOW_FIELDS_NS = {
     74: "sw_power_cap",
     76: "sync_boost",
@@ -45,9 +44,16 @@ SLOW_FIELDS_NS = {
     270: "hw_thermal",
     271: "hw_power_brake",
 }
-FAST_FIELDS = (FIELD_HBM_C, FIELD_ENERGY_MJ, FIELD_POWER_AVERAGE_MW, FIELD_POWER_INSTANT_MW, *SLOW_FIELDS_NS)
+FAST_FIELDS: tuple[Field, ...] = (
+    FIELD_HBM_C,
+    FIELD_ENERGY_MJ,
+    FIELD_POWER_AVERAGE_MW,
+    FIELD_POWER_INSTANT_MW,
+    FIELD_HBM_POWER_MW,
+    FIELD_MODULE_POWER_MW,
+    *SLOW_FIELDS_NS,
+)
 
-_MAX_LINKS = 18  # where the board does not say how many NVLinks it has
 _MOST_LIMIT_MW = 5_000_000  # above this, or 0, a limit is a marker for "none"
 _CAP_SYS_ADMIN_BIT = 21
 _MAX_CALL_S = 0.05
@@ -63,9 +69,15 @@ class NvmlDevice:
         self._handle: Any = handle
         self._monotonic_s = monotonic_s
         self._mean_power = MeanPower()
+        self._links = Links()
+        self._pcie = PcieCounters()
+        self._gpm = Gpm(monotonic_s)
+        self._board: GpuBoard | None = None
+        self._fast_calls: dict[str, str] = {}
 
     def drop(self) -> None:
         """Forget the handle: after a shutdown it may point anywhere."""
+        self._gpm.drop()
         self._handle = None
 
     def _live(self) -> Any:
@@ -75,161 +87,175 @@ class NvmlDevice:
 
     def read_fast(self) -> FastValues:
         """See `GpuDevice.read_fast`."""
-        handle, nvml = self._live(), self._nvml
+        sweep = Sweep(self._nvml, self._live(), FAST_FIELDS)
+        put, call, field = sweep.put, sweep.call, sweep.field
+        temperature = (partial(call, "nvmlDeviceGetTemperatureV", 0), partial(call, "nvmlDeviceGetTemperature", 0))
+        put("junction_c", lambda: sweep.first(*temperature))
+        put("hbm_c", partial(field, FIELD_HBM_C))
+        put("margin_c", partial(call, "nvmlDeviceGetMarginTemperature"))
+        put("energy_j", lambda: self._energy_j(sweep))
+        self._put_power(sweep)
+        put("cap_w", lambda: self._limit_w(sweep, "nvmlDeviceGetPowerManagementLimit", FIELD_CAP_MW))
+        put("enforced_w", lambda: self._limit_w(sweep, "nvmlDeviceGetEnforcedPowerLimit", FIELD_ENFORCED_MW))
+        rates = sweep.ask(("utilisation", "memory_utilisation"), lambda: call("nvmlDeviceGetUtilizationRates"))
+        if rates is not None:
+            sweep.give("utilisation", ratio_from_percent(rates.gpu))
+            sweep.give("memory_utilisation", ratio_from_percent(rates.memory))
+        self._put_memory(sweep)
+        sweep.put_call("sm_clock_hz", (), "nvmlDeviceGetClockInfo", 1, convert=hertz_from_mhz)
+        sweep.put_call("memory_clock_hz", (), "nvmlDeviceGetClockInfo", 2, convert=hertz_from_mhz)
         out = FastValues()
-        fields = dict(zip(FAST_FIELDS, nvml.fields(handle, FAST_FIELDS), strict=True))
+        for name, values in sweep.more.items():
+            given = values[()]
+            if isinstance(given, str):
+                out.missing[name] = given
+            else:
+                out.values[name] = given
+        self._put_slow_reasons(sweep, out)
+        self._fast_calls = sweep.calls
+        _raise_if_all_gone(out)
+        return out
 
-        def put(name: str, ask: Callable[[], float]) -> None:
-            try:
-                out.values[name] = ask()
-            except DeviceLostError:
-                raise
-            except DeviceError as error:
-                out.missing[name] = error.reason
-
-        def field(field_id: int) -> float:
-            value = fields[field_id]
-            if isinstance(value, DeviceError):
-                raise value
-            return value
-
-        temperature = (("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0))
-        put("junction_c", lambda: float(nvml.first(handle, *temperature)))
-        put("hbm_c", lambda: float(field(FIELD_HBM_C)))
-        put("margin_c", lambda: float(nvml.call("nvmlDeviceGetMarginTemperature", handle)))
-        put("energy_j", lambda: self._energy_j(handle, fields[FIELD_ENERGY_MJ]))
-        self._put_power(handle, put, fields[FIELD_POWER_AVERAGE_MW], fields[FIELD_POWER_INSTANT_MW])
-        put("cap_w", self.get_cap_w)
-        put("enforced_w", self.enforced_w)
-        put("utilisation", lambda: ratio_from_percent(nvml.call("nvmlDeviceGetUtilizationRates", handle).gpu))
-        self._put_memory(handle, out)
-        put("sm_clock_hz", lambda: hertz_from_mhz(nvml.call("nvmlDeviceGetClockInfo", handle, 1)))
-        put("memory_clock_hz", lambda: hertz_from_mhz(nvml.call("nvmlDeviceGetClockInfo", handle, 2)))
-        reasons = (("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",))
+    def _put_slow_reasons(self, sweep: Sweep, out: FastValues) -> None:
+        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         try:
-            out.slow_bits = int(nvml.first(handle, *reasons))
+            out.slow_bits = int(sweep.first(*(partial(sweep.call, name) for name in names)))
         except DeviceLostError:
             raise
         except DeviceError as error:
             out.slow_reason = error.reason
         for field_id, name in SLOW_FIELDS_NS.items():
-            value = fields[field_id]
-            if isinstance(value, DeviceError):
-                out.slow_s_missing[name] = value.reason
-            else:
-                out.slow_s[name] = seconds_from_ns(value)
-        _raise_if_all_gone(out)
-        return out
-
-    def _energy_j(self, handle: Any, field: float | DeviceError) -> float:
-        before_s = self._monotonic_s()
-        try:
-            energy_mj = self._nvml.call("nvmlDeviceGetTotalEnergyConsumption", handle)
-        except NotSupportedError:
-            if isinstance(field, DeviceError):
+            try:
+                out.slow_s[name] = seconds_from_ns(sweep.field(field_id))
+            except DeviceLostError:
                 raise
-            energy_mj = field
+            except DeviceError as error:
+                out.slow_s_missing[name] = error.reason
+
+    def _energy_j(self, sweep: Sweep) -> float:
+        before_s = self._monotonic_s()
+        energy_mj = sweep.first(
+            lambda: sweep.call("nvmlDeviceGetTotalEnergyConsumption"), lambda: sweep.field(FIELD_ENERGY_MJ)
+        )
         energy_j = joules_from_mj(energy_mj)
         after_s = self._monotonic_s()
         if after_s - before_s <= _MAX_CALL_S:
             self._mean_power.add(energy_j, after_s)
         return energy_j
 
-    def _put_power(
-        self,
-        handle: Any,
-        put: Callable[[str, Callable[[], float]], None],
-        average: float | DeviceError,
-        instant: float | DeviceError,
-    ) -> None:
+    def _put_power(self, sweep: Sweep) -> None:
         """Mean power from the energy counter, until then what the board calls its mean; instant power beside it."""
         mean_w = self._mean_power.mean_w()
+        if mean_w is None:
+            sweep.lacks(("power_energy_w",), DeviceError("the counter has not moved for long enough", "not_read"))
+        else:
+            sweep.last = sweep.calls.get("energy_j", "")
+            sweep.give("power_energy_w", mean_w)
+            sweep.give("power_w", mean_w)
 
         def usage_w() -> float:
-            return watts_from_mw(self._nvml.call("nvmlDeviceGetPowerUsage", handle))
+            return watts_from_mw(sweep.call("nvmlDeviceGetPowerUsage"))
 
-        def power_w() -> float:
-            if mean_w is not None:
-                return mean_w
-            return usage_w() if isinstance(average, DeviceError) else watts_from_mw(average)
+        def field_w(field: Field) -> float:
+            return watts_from_mw(sweep.field(field))
 
-        def instant_w() -> float:
-            if not isinstance(instant, DeviceError):
-                return watts_from_mw(instant)
-            if not isinstance(average, NotSupportedError):
-                raise instant  # where the board has a mean of its own, its power usage is that mean
-            return usage_w()
+        average = sweep.outcome(FIELD_POWER_AVERAGE_MW)
+        sweep.put("power_average_w", lambda: field_w(FIELD_POWER_AVERAGE_MW))
+        if mean_w is None:
+            sweep.put(
+                "power_w", usage_w if isinstance(average, DeviceError) else lambda: field_w(FIELD_POWER_AVERAGE_MW)
+            )
+        has_average = not isinstance(average, NotSupportedError)
+        # Where the board has a mean of its own, its power usage is that mean.
+        instant = (lambda: field_w(FIELD_POWER_INSTANT_MW), *(() if has_average else (usage_w,)))
+        sweep.put("power_instant_w", lambda: sweep.first(*instant))
+        sweep.put("hbm_power_w", lambda: field_w(FIELD_HBM_POWER_MW))
+        sweep.put("module_power_w", lambda: field_w(FIELD_MODULE_POWER_MW))
 
-        put("power_w", power_w)
-        put("power_instant_w", instant_w)
+    def _put_memory(self, sweep: Sweep) -> None:
+        """The newer structure counts what is reserved apart."""
+        memory = sweep.ask(
+            ("memory_used_bytes", "memory_total_bytes", "memory_reserved_bytes"),
+            lambda: sweep.first(
+                lambda: sweep.call("nvmlDeviceGetMemoryInfo", self._nvml.memory_v2),
+                lambda: sweep.call("nvmlDeviceGetMemoryInfo"),
+            ),
+        )
+        if memory is None:
+            return
+        sweep.give("memory_used_bytes", memory.used)
+        sweep.give("memory_total_bytes", memory.total)
+        if hasattr(memory, "reserved"):
+            sweep.give("memory_reserved_bytes", memory.reserved)
+        else:
+            sweep.lacks(("memory_reserved_bytes",), NotSupportedError("the older structure", "not_in_driver"))
 
-    def _put_memory(self, handle: Any, out: FastValues) -> None:
-        versions = ((self._nvml.memory_v2,), ())  # the newer structure counts what is reserved apart
-        for position, version in enumerate(versions):
-            try:
-                memory = self._nvml.call("nvmlDeviceGetMemoryInfo", handle, *version)
-            except DeviceLostError:
-                raise
-            except DeviceError as error:
-                if position == len(versions) - 1:
-                    out.missing["memory_used_bytes"] = out.missing["memory_total_bytes"] = error.reason
-            else:
-                out.values["memory_used_bytes"] = float(memory.used)
-                out.values["memory_total_bytes"] = float(memory.total)
-                return
-
-    def read_slow(self) -> SlowValues:
+    def read_slow(self, *, rare: bool = False, raw_links: bool = False) -> SlowValues:
         """See `GpuDevice.read_slow`."""
-        handle = self._live()
-        out = SlowValues(board=self._board(handle))
-        self._put_links(handle, out)
+        handle, nvml = self._live(), self._nvml
+        rare = rare or self._board is None
+        link_fields = self._links.fields(nvml, handle, rare=rare, raw=raw_links)
+        sweep = Sweep(nvml, handle, [*SLOW_FIELDS, *(RARE_FIELDS if rare else ()), *link_fields])
+        links, links_reason = self._links.read(sweep, rare=rare, raw=raw_links)
+        read_slow(sweep, self._pcie)
+        self._gpm.read(sweep)
+        if rare:
+            read_rare(sweep)
+            self._board = self._board_of(sweep)
+        out = SlowValues(
+            board=self._board or GpuBoard(),
+            links=links,
+            links_reason=links_reason,
+            rare=rare,
+            more=sweep.more,
+            calls=self._fast_calls | sweep.calls if rare else sweep.calls,
+        )
+        if out.board.max_w is None:
+            self._board = None  # a range that was not answered is asked for again
         names = (("nvmlDeviceGetComputeRunningProcesses",), ("nvmlDeviceGetComputeRunningProcesses_v2",))
         try:
-            out.pids = tuple(sorted({int(process.pid) for process in self._nvml.first(handle, *names)}))
+            out.pids = tuple(sorted({int(process.pid) for process in nvml.first(handle, *names)}))
         except DeviceLostError:
             raise
         except DeviceError as error:
             out.pids_reason = error.reason
         return out
 
-    def _board(self, handle: Any) -> GpuBoard:
-        nvml = self._nvml
+    def _board_of(self, sweep: Sweep) -> GpuBoard:
+        """Limits of the board, from the thresholds that the sweep has read."""
+        cap = sweep.ask(("cap_min_w", "cap_max_w", "cap_default_w"), self.cap_range_w)
+        watts = {} if cap is None else {"min_w": cap.min_w, "max_w": cap.max_w, "default_w": cap.default_w}
+        if cap is not None:
+            sweep.last = "nvmlDeviceGetPowerManagementLimitConstraints"
+            sweep.give("cap_min_w", cap.min_w)
+            sweep.give("cap_max_w", cap.max_w)
+            if cap.default_w is None:
+                sweep.lacks(("cap_default_w",), NotSupportedError("the board does not say"))
+            else:
+                sweep.last = "nvmlDeviceGetPowerManagementDefaultLimit"
+                sweep.give("cap_default_w", cap.default_w)
         try:
-            cap = self.cap_range_w()
-        except DeviceLostError:
-            raise
-        except DeviceError:
-            cap = None
-        shutdown, slowdown, max_op = nvml.fields(
-            handle, (FIELD_SHUTDOWN_TLIMIT_C, FIELD_SLOWDOWN_TLIMIT_C, FIELD_MAX_OP_TLIMIT_C)
-        )
-
-        def threshold_c(number: int) -> float | None:
-            try:
-                return float(nvml.call("nvmlDeviceGetTemperatureThreshold", handle, number))
-            except DeviceLostError:
-                raise
-            except DeviceError:
-                return None
-
-        try:
-            nvml.call("nvmlDeviceGetMarginTemperature", handle)
+            sweep.call("nvmlDeviceGetMarginTemperature")
             has_margin = True
         except DeviceLostError:
             raise
         except DeviceError:
             has_margin = False
-        watts = {} if cap is None else {"min_w": cap.min_w, "max_w": cap.max_w, "default_w": cap.default_w}
+
+        def told(quantity: str, kind: str) -> float | None:
+            value = sweep.more[quantity].get((kind,))
+            return value if isinstance(value, float) and accept(quantity, value) else None
+
         if has_margin:  # the board's own margin is the truth; the offsets say what happens below zero
             return GpuBoard(
                 **watts,
                 kind="tlimit",
-                max_op_c=0.0 if isinstance(max_op, DeviceError) else float(max_op),
-                slowdown_c=None if isinstance(slowdown, DeviceError) else float(slowdown),
-                shutdown_c=None if isinstance(shutdown, DeviceError) else float(shutdown),
-                hbm_max_op_c=threshold_c(2),
+                max_op_c=told("threshold_offset_c", "max_op") or 0.0,
+                slowdown_c=told("threshold_offset_c", "slowdown"),
+                shutdown_c=told("threshold_offset_c", "shutdown"),
+                hbm_max_op_c=told("threshold_c", "hbm_max_op"),
             )
-        shutdown_c, slowdown_c, hbm_max_op_c, max_op_c = (threshold_c(number) for number in range(4))
+        shutdown_c, slowdown_c, hbm_max_op_c, max_op_c = (told("threshold_c", kind) for kind in THRESHOLDS)
         return GpuBoard(
             **watts,
             kind=None if max_op_c is None and slowdown_c is None else "absolute",
@@ -237,41 +263,6 @@ class NvmlDevice:
             slowdown_c=slowdown_c,
             shutdown_c=shutdown_c,
             hbm_max_op_c=hbm_max_op_c,
-        )
-
-    def _put_links(self, handle: Any, out: SlowValues) -> None:
-        (count,) = self._nvml.fields(handle, (FIELD_LINK_COUNT,))
-        states: list[tuple[int, bool]] = []
-        for link in range(_MAX_LINKS if isinstance(count, DeviceError) else int(count)):
-            try:
-                states.append((link, bool(self._nvml.call("nvmlDeviceGetNvLinkState", handle, link))))
-            except DeviceLostError:
-                raise
-            except DeviceError as error:
-                out.links_reason = error.reason
-                if isinstance(count, DeviceError):  # asked past the last link
-                    break
-        if not states:
-            out.links_reason = out.links_reason or "not_supported"
-            return
-        out.links_reason = None
-        numbers = [link for link, _ in states]
-        kib = self._nvml.fields(
-            handle, [(field, link) for link in numbers for field in (FIELD_LINK_TX_KIB, FIELD_LINK_RX_KIB)]
-        )
-        counters: list[float | DeviceError] = [
-            value if isinstance(value, DeviceError) else bytes_from_kib(value) for value in kib
-        ]
-        if all(isinstance(value, NotSupportedError) for value in counters):
-            counters = self._nvml.fields(
-                handle, [(field, link) for link in numbers for field in (FIELD_LINK_TX_BYTES, FIELD_LINK_RX_BYTES)]
-            )
-        first = counters[0]
-        if isinstance(first, DeviceError) and all(isinstance(value, DeviceError) for value in counters):
-            out.links_reason = first.reason
-        out.links = tuple(
-            LinkState(link, active, _bytes(counters[2 * position]), _bytes(counters[2 * position + 1]))
-            for position, (link, active) in enumerate(states)
         )
 
     def cap_range_w(self) -> CapRange:
@@ -298,21 +289,22 @@ class NvmlDevice:
 
     def get_cap_w(self) -> float:
         """See `GpuDevice.get_cap_w`."""
-        return self._limit_w("nvmlDeviceGetPowerManagementLimit", FIELD_CAP_MW)
+        return self._limit_w(Sweep(self._nvml, self._live()), "nvmlDeviceGetPowerManagementLimit", FIELD_CAP_MW)
 
     def enforced_w(self) -> float:
         """See `GpuDevice.enforced_w`."""
-        return self._limit_w("nvmlDeviceGetEnforcedPowerLimit", FIELD_ENFORCED_MW)
+        return self._limit_w(Sweep(self._nvml, self._live()), "nvmlDeviceGetEnforcedPowerLimit", FIELD_ENFORCED_MW)
 
-    def _limit_w(self, name: str, field_id: int) -> float:
-        handle = self._live()
-        try:
-            limit_mw = self._nvml.call(name, handle)
-        except NotSupportedError:
-            (value,) = self._nvml.fields(handle, (field_id,))
+    @staticmethod
+    def _limit_w(sweep: Sweep, name: str, field_id: int) -> float:
+        def field() -> float:
+            (value,) = sweep.nvml.fields(sweep.handle, (field_id,))
             if isinstance(value, DeviceError):
-                raise
-            limit_mw = value
+                raise value
+            sweep.last = f"field {field_id}"
+            return value
+
+        limit_mw = sweep.first(lambda: sweep.call(name), field)
         if not 0 < limit_mw <= _MOST_LIMIT_MW:  # what is taken for the limit before us is what we go back to
             raise DeviceError(f"{limit_mw} mW is no power limit", "implausible")
         return watts_from_mw(limit_mw)
@@ -338,10 +330,6 @@ class NvmlDevice:
         except (OSError, ValueError):
             pass
         return None
-
-
-def _bytes(value: float | DeviceError) -> float | None:
-    return None if isinstance(value, DeviceError) else float(value)
 
 
 def _raise_if_all_gone(out: FastValues) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from nodewarden.clock import Clock
 from nodewarden.devices.gpu_library import CapRange, GpuDevice
-from nodewarden.errors import DeviceError, DeviceLostError, HelperError
+from nodewarden.errors import DeviceError, DeviceLostError, HelperError, NotSupportedError
 from nodewarden.gpuhelper.book import Book, EventLog
 from nodewarden.gpuhelper.ledger import Record
 from nodewarden.gpuhelper.limitwriter import LimitWriter, same_limit
@@ -38,10 +38,11 @@ Protects = Literal["none", "gpu", "breaker"]
 
 def error_code(error: DeviceError) -> ErrorCode:
     """How a device's refusal is named on the wire."""
+    if isinstance(error, NotSupportedError):
+        return "not_supported"
     codes: dict[str, ErrorCode] = {
         "out_of_range": "out_of_range",
         "no_permission": "no_permission",
-        "not_supported": "not_supported",
         "lost": "lost",
         "driver_not_loaded": "driver_missing",
         "library_not_found": "driver_missing",

@@ -249,13 +249,25 @@ class HelperClient:
         return answers
 
     async def read_slow(
-        self, uuids: Sequence[str], deadline_s: float | None = None
+        self,
+        uuids: Sequence[str],
+        deadline_s: float | None = None,
+        *,
+        rare: bool = False,
+        raw_links: bool = False,
     ) -> dict[str, wire.SlowReply | wire.ErrorReply | None]:
         """Slow readings of several GPUs at once; None = no answer in time. Raises HelperGoneError."""
-        return await self._read("slow", wire.SlowReply, uuids, deadline_s)
+        return await self._read("slow", wire.SlowReply, uuids, deadline_s, rare=rare, raw_links=raw_links)
 
     async def _read(
-        self, kind: wire.ReadKind, reply_type: type[R], uuids: Sequence[str], deadline_s: float | None
+        self,
+        kind: wire.ReadKind,
+        reply_type: type[R],
+        uuids: Sequence[str],
+        deadline_s: float | None,
+        *,
+        rare: bool = False,
+        raw_links: bool = False,
     ) -> dict[str, R | wire.ErrorReply | None]:
         result: dict[str, R | wire.ErrorReply | None] = dict.fromkeys(uuids)
         free = [uuid for uuid in result if (kind, uuid) not in self._outstanding]
@@ -264,8 +276,9 @@ class HelperClient:
                 raise self._gone("no connection to the GPU helper")
             return result
         request_id = next(self._ids)
-        request: wire.Request
-        request = (wire.ReadFast if kind == "fast" else wire.ReadSlow)(id=request_id, uuids=free)
+        request: wire.Request = wire.ReadFast(id=request_id, uuids=free)
+        if kind == "slow":
+            request = wire.ReadSlow(id=request_id, uuids=free, rare=rare, raw_links=raw_links)
         self._send(request)
         self._outstanding.update(dict.fromkeys([(kind, uuid) for uuid in free], request_id))
         self._outstanding_of[request_id] = (kind, set(free))

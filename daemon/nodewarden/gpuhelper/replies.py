@@ -37,4 +37,13 @@ def slow_reply(uuid: str, request_id: int, taken_at_s: float, read: SlowValues) 
         links_reason=read.links_reason,
         pids=None if read.pids is None else list(read.pids),
         pids_reason=read.pids_reason,
+        rare=read.rare,
+        more={
+            name: [
+                wire.Sample(labels, None, given) if isinstance(given, str) else wire.Sample(labels, given)
+                for labels, given in values.items()
+            ]
+            for name, values in read.more.items()
+        },
+        calls=read.calls,
     )

@@ -62,7 +62,7 @@ class Verbs:
                         worker.read("fast", peer, request.id)
                 case wire.ReadSlow():
                     for worker in self._named(peer, request.id, request.uuids):
-                        worker.read("slow", peer, request.id)
+                        worker.read("slow", peer, request.id, rare=request.rare, raw_links=request.raw_links)
                 case wire.SetCap():
                     self._set_cap(peer, request)
                 case wire.Restore():

@@ -56,10 +56,16 @@ class ReadFast(msgspec.Struct, tag="read_fast", tag_field="verb", kw_only=True):
 
 
 class ReadSlow(msgspec.Struct, tag="read_slow", tag_field="verb", kw_only=True):
-    """NVLink, processes, board limits, memory of the named GPUs; one reply each."""
+    """NVLink, processes, ECC, PCIe and the rest of the slow set of the named GPUs; one reply each.
+
+    rare adds what hardly ever changes (thresholds, board limits, histograms, link ends); raw_links the NVLink bytes
+    with protocol overhead. The helper may answer with more or, while a read is already on its way, with less.
+    """
 
     id: int
     uuids: list[str]
+    rare: bool = False
+    raw_links: bool = False
 
 
 class SetCap(msgspec.Struct, tag="set_cap", tag_field="verb", kw_only=True):
@@ -181,8 +187,16 @@ class Value(msgspec.Struct, array_like=True):
     reason: str | None = None
 
 
+class Sample(msgspec.Struct, array_like=True):
+    """One value of a labelled quantity, or the reason why there is none; no labels = it stands for the whole."""
+
+    labels: tuple[str, ...] = ()
+    value: float | None = None
+    reason: str | None = None
+
+
 class FastReply(msgspec.Struct, tag="fast", kw_only=True):
-    """Fast readings of one GPU; names of `values` are the quantity fields of `model.snapshot.GpuSnapshot`.
+    """Fast readings of one GPU; names of `values` are those of `model.gpu_quantities.FAST_READ`.
 
     slow_bits is the NVML bitmask of clocks-event reasons; slow_s maps reason names to cumulative seconds.
     """
@@ -221,12 +235,19 @@ class WireBoard(msgspec.Struct, kw_only=True):
 
 
 class SlowReply(msgspec.Struct, tag="slow", kw_only=True):
-    """Slow readings of one GPU."""
+    """Slow readings of one GPU.
+
+    more has the slow quantities of `model.gpu_quantities`, and the rare ones where `rare` is True; calls the driver
+    call that gave each quantity, fast ones included.
+    """
 
     id: int
     uuid: str
     taken_at_s: float
     board: WireBoard
+    rare: bool = False
+    more: dict[str, list[Sample]] = {}
+    calls: dict[str, str] = {}
     links: list[WireLink] = []
     links_reason: str | None = None
     pids: list[int] | None = None

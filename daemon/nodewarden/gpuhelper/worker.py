@@ -34,6 +34,8 @@ class GpuWorker:
         self.writer = CapWriter(self._seat)
         self._waiters: dict[wire.ReadKind, list[tuple[Answerable, int]]] = {"fast": [], "slow": []}
         self._waiters_lock = threading.Lock()
+        self._wants_rare = False
+        self._wants_raw_links = False
         self._seat.try_lock()
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -81,8 +83,10 @@ class GpuWorker:
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def read(self, kind: wire.ReadKind, peer: Answerable, request_id: int) -> None:
-        """Answer `peer` with one fast or slow reading, or with why there is none."""
+    def read(
+        self, kind: wire.ReadKind, peer: Answerable, request_id: int, *, rare: bool = False, raw_links: bool = False
+    ) -> None:
+        """Answer `peer` with one fast or slow reading, or with why there is none; see `wire.ReadSlow`."""
         seat = self._seat
         if seat.device is None:
             peer.send(seat.error(request_id, *seat.why_no_device()))
@@ -96,6 +100,8 @@ class GpuWorker:
             submitted = not full and (bool(waiters) or self._reader.submit(lambda: self._read(kind)))
             if submitted:
                 waiters.append((peer, request_id))
+                self._wants_rare |= rare
+                self._wants_raw_links |= raw_links
         if not submitted:
             peer.send(seat.error(request_id, "busy", "too many reads wait"))
 
@@ -109,7 +115,7 @@ class GpuWorker:
             with self._shared.gate.call():
                 device = seat.device  # past the gate: before it, this may be one of a library that was closed
                 if device is not None:
-                    values = device.read_fast() if kind == "fast" else device.read_slow()
+                    values = device.read_fast() if kind == "fast" else self._read_slow(device)
         except DeviceError as error:
             failure = (seat.failed(device, error), str(error))
         with self._waiters_lock:
@@ -124,3 +130,9 @@ class GpuWorker:
                 peer.send(seat.error(request_id, *failure))
         if isinstance(values, FastValues):
             self.writer.notice(values.values.get("cap_w"))
+
+    def _read_slow(self, device: GpuDevice) -> SlowValues:
+        with self._waiters_lock:
+            rare, self._wants_rare = self._wants_rare, False
+            raw_links, self._wants_raw_links = self._wants_raw_links, False
+        return device.read_slow(rare=rare, raw_links=raw_links)

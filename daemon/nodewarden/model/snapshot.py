@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading
 
 Number = Reading[float] | Absent | Failed
@@ -31,12 +32,16 @@ SLOW_REASONS = (
 
 
 class LinkState(msgspec.Struct, frozen=True):
-    """One NVLink of one GPU. Byte counters are cumulative payload bytes; None where the driver gives none."""
+    """One NVLink of one GPU. Byte counters are cumulative payload bytes; None where the driver gives none.
+
+    present: it was active at least once since the agent started; a link that never was is no link that is down.
+    """
 
     link: int
     active: bool
     tx_bytes: float | None = None
     rx_bytes: float | None = None
+    present: bool = True
 
 
 class GpuBoard(msgspec.Struct, frozen=True):
@@ -67,6 +72,9 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         cap_w: the power limit that clients asked for; enforced_w: the lowest of all limiters, out-of-band included.
         slow: names of active clocks-event reasons (`SLOW_REASONS`).
         slow_s: cumulative seconds per reason from the driver's own counters.
+        more: all other quantities of `gpu_quantities.GPU_QUANTITIES`, by name, then by the values of its labels. Where
+            a quantity is missing as a whole, the reason is under no labels: use `number` and `series`.
+        calls: quantity -> the driver call that gave it.
     """
 
     uuid: str
@@ -94,12 +102,37 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkState, ...] = ()
     links_taken_at_s: float | None = None
     pids: Reading[tuple[int, ...]] | Absent | Failed = Absent("not_read")
+    more: dict[str, dict[Labels, Number]] = {}
+    calls: dict[str, str] = {}
+
+    def number(self, quantity: str, *labels: str) -> Number:
+        """One quantity by its name in `GPU_QUANTITIES` and the values of its labels; else why it is missing."""
+        if quantity in FAST_QUANTITIES:
+            found: Number = getattr(self, quantity)
+            return found
+        values = self.series(quantity)
+        missing = values.get((), NOT_READ)
+        return values.get(labels, NOT_READ if isinstance(missing, Reading) else missing)
+
+    def series(self, quantity: str) -> dict[Labels, Number]:
+        """All values of a quantity by its labels; a reason under no labels where it is missing as a whole."""
+        of_link = _OF_LINK.get(quantity)
+        if of_link is None:
+            return self.more.get(quantity, {})
+        return {
+            (str(link.link),): Reading(float(value), self.links_taken_at_s or 0.0)
+            for link in self.links
+            if (value := getattr(link, of_link)) is not None
+        }
 
     @property
     def name(self) -> str:
         """How people call it: "GPU 5" where the index is known, else the uuid."""
         return self.uuid if self.index is None else f"GPU {self.index}"
 
+
+NOT_READ: Final = Absent("not_read")
+_OF_LINK: Final = {"nvlink_up": "active", "nvlink_transmit_bytes": "tx_bytes", "nvlink_receive_bytes": "rx_bytes"}
 
 FAST_QUANTITIES: Final = (
     "junction_c",
@@ -116,7 +149,7 @@ FAST_QUANTITIES: Final = (
     "sm_clock_hz",
     "memory_clock_hz",
 )
-"""The numbers of a `GpuSnapshot`: everywhere under these names, from the read of the driver on."""
+"""The numbers that are attributes of a `GpuSnapshot`, for what decides; all others are in `more`."""
 
 
 class PhaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):

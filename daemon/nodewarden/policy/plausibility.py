@@ -7,6 +7,8 @@ plain 0. None of them is ever taken for a measurement.
 import math
 from typing import Final, NamedTuple
 
+from nodewarden.model.gpu_quantities import GPU_QUANTITIES
+
 
 class Range(NamedTuple):
     """Lowest and highest value that is believed, both included, in the unit of the field's name."""
@@ -17,21 +19,8 @@ class Range(NamedTuple):
 
 # Power and caps are bounded by twice the board's largest cap where that is known (`max_w` of `accept`).
 RANGES: Final[dict[str, Range]] = {
-    "junction_c": Range(1, 125),
-    "hbm_c": Range(1, 125),
-    "margin_c": Range(-50, 120),
+    **{quantity.name: Range(quantity.low, quantity.high) for quantity in GPU_QUANTITIES},
     "inlet_c": Range(-20, 80),
-    "threshold_c": Range(1, 125),
-    "power_w": Range(0, 5_000),
-    "power_instant_w": Range(0, 5_000),
-    "energy_j": Range(0, 1e14),
-    "cap_w": Range(1, 5_000),
-    "enforced_w": Range(1, 5_000),
-    "utilisation": Range(0, 1),
-    "memory_used_bytes": Range(0, 1e13),
-    "memory_total_bytes": Range(1, 1e13),
-    "sm_clock_hz": Range(0, 1e10),
-    "memory_clock_hz": Range(0, 1e11),
     "outlets_w": Range(0, 100_000),
     "apparent_va": Range(0, 1_000_000),
     "voltage_v": Range(0, 1_000),
@@ -44,9 +33,11 @@ RANGES: Final[dict[str, Range]] = {
 # Not-available markers that could lie inside a range.
 MARKERS: Final = frozenset({127.0, 255.0, 65_535.0, 2_147_483_647.0, 4_294_967_295.0, 140_737_488_355_328.0})
 _BLANK_FROM: Final = 9.0e18  # blanks of the driver stack lie near 2^63
-_BOUND_BY_MAX_W: Final = frozenset({"power_w", "power_instant_w", "cap_w", "enforced_w"})
+_BOUND_BY_MAX_W: Final = frozenset(
+    {"power_w", "power_energy_w", "power_average_w", "power_instant_w", "cap_w", "enforced_w"}
+)
 # Where a marker cannot be a measurement; elsewhere 255 W is a cap, 127 V a voltage, and only the range counts.
-_MARKED: Final = frozenset({"junction_c", "hbm_c", "margin_c", "inlet_c", "threshold_c", "utilisation"})
+_MARKED: Final = frozenset({"junction_c", "hbm_c", "margin_c", "inlet_c", "threshold_c"})
 
 
 def accept(field: str, value: object, max_w: float | None = None) -> bool:

@@ -87,11 +87,12 @@ class SimDevice:
             slow_s=dict(gpu.reason_s),
         )
 
-    def read_slow(self) -> SlowValues:
+    def read_slow(self, *, rare: bool = False, raw_links: bool = False) -> SlowValues:  # noqa: ARG002 - has none
         """Board limits, NVLink counters and the job's process."""
         gpu = self._alive()
         per_link = float(int(gpu.link_bytes / LINKS))
         return SlowValues(
+            rare=rare,
             board=BOARD,
             links=tuple(LinkState(link, active=True, tx_bytes=per_link, rx_bytes=per_link) for link in range(LINKS)),
             pids=self._pids(),

@@ -12,21 +12,15 @@ from nodewarden.clock import Clock
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.model.events import Event
+from nodewarden.model.gpu_quantities import FAST_READ
 from nodewarden.model.readings import Absent, Failed, Reading
-from nodewarden.model.snapshot import (
-    FAST_QUANTITIES,
-    SLOW_REASONS,
-    GpuBoard,
-    GpuHealth,
-    GpuSnapshot,
-    LinkState,
-    Number,
-)
-from nodewarden.policy.plausibility import accept
+from nodewarden.model.snapshot import FAST_QUANTITIES, SLOW_REASONS, GpuBoard, GpuHealth, GpuSnapshot, Number
+from nodewarden.sources.gpu_values import LinkBaseline, checked_board, quantities, quantity
 from nodewarden.store import SnapshotStore, SourceRecord
 
-# Reasons that mean "this board or this process has no such quantity", not "it stopped answering".
-ABSENT_REASONS = frozenset({"not_supported", "no_permission", "deprecated", "not_in_driver"})
+RARE_PERIOD_S = 60.0
+BOARD_RETRY_S = 3.0
+_UNSAID = wire.Value(None, "not_supported")
 
 
 class GpuSource:
@@ -36,6 +30,7 @@ class GpuSource:
         link: the connection to the helper.
         store: where readings go.
         fast_period_s, slow_period_s: how often the sets are read; stale is max(3 periods, 3 s).
+        raw_links: read the NVLink bytes with protocol overhead too.
         on_event: told when a GPU is lost, hangs or is back.
     """
 
@@ -47,6 +42,7 @@ class GpuSource:
         *,
         fast_period_s: float,
         slow_period_s: float,
+        raw_links: bool = False,
         on_event: Callable[[Event], None],
     ) -> None:
         self._link = link
@@ -56,6 +52,10 @@ class GpuSource:
         self._fast_stale_s = max(3 * fast_period_s, 3.0)
         self._slow_stale_s = max(3 * slow_period_s, 3.0)
         self._on_event = on_event
+        self._raw_links = raw_links
+        self._links = LinkBaseline()
+        self._rare_due_s: dict[str, float] = {}
+        self._board_due_s = 0.0
 
     async def read_fast(self) -> None:
         """One sweep of the fast set. Never raises for a sick GPU or helper."""
@@ -69,17 +69,20 @@ class GpuSource:
             replies = await self._link.client.read_fast(uuids, self._fast_deadline_s)
             for uuid in uuids:
                 self._take_fast(uuid, replies.get(uuid), began_s)
-            if any(self._store.gpus[uuid].board.max_w is None for uuid in uuids):
+            unlimited = any(self._store.gpus[uuid].board.max_w is None for uuid in uuids)
+            if unlimited and began_s >= self._board_due_s:  # no cap can be decided before the boards said their range
+                self._board_due_s = began_s + BOARD_RETRY_S
                 await self.read_slow()
         self._store.gpus_swept()
 
     async def read_slow(self) -> None:
-        """One sweep of the slow set: board limits, NVLink, processes."""
+        """One sweep of the slow set (ECC, PCIe, NVLink, processes), now and then with what hardly ever changes."""
         if not self._link.adopted:
             return
         began_s = self._clock.now_s()
         uuids = [uuid for uuid in self._known() if self._store.gpus[uuid].health == "ok"]
-        replies = await self._link.client.read_slow(uuids, 2.0)
+        rare = any(began_s >= self._rare_due_s.get(uuid, 0.0) for uuid in uuids)
+        replies = await self._link.client.read_slow(uuids, 2.0, rare=rare, raw_links=self._raw_links)
         for uuid in uuids:
             self._take_slow(uuid, replies.get(uuid), began_s)
 
@@ -123,10 +126,15 @@ class GpuSource:
 
     def _merged(self, old: GpuSnapshot, reply: wire.FastReply, record: SourceRecord) -> GpuSnapshot:
         taken_at_s = reply.taken_at_s
-        fields: dict[str, Number] = {
-            name: _quantity(name, reply.values.get(name), getattr(old, name), taken_at_s, record)
-            for name in FAST_QUANTITIES
-        }
+        fields: dict[str, Number] = {}
+        more = dict(old.more)
+        for name in FAST_READ:
+            given = reply.values.get(name) or _UNSAID
+            read = quantity(name, given.value, given.reason, old.number(name), taken_at_s, record)
+            if name in FAST_QUANTITIES:
+                fields[name] = read
+            else:
+                more[name] = {(): read}
         slow: Reading[tuple[str, ...]] | Absent | Failed
         if reply.slow_bits is None:
             slow = Absent(reply.slow_reason or "not_supported")
@@ -134,10 +142,10 @@ class GpuSource:
             bits = reply.slow_bits
             slow = Reading(tuple(name for n, name in enumerate(SLOW_REASONS) if bits >> n & 1), taken_at_s)
         slow_s = {
-            name: _quantity("slow_s", value, old.slow_s.get(name, Absent()), taken_at_s, record)
+            name: quantity("slow_s", value.value, value.reason, old.slow_s.get(name, Absent()), taken_at_s, record)
             for name, value in reply.slow_s.items()
         }
-        return msgspec.structs.replace(old, slow=slow, slow_s=slow_s, **fields)
+        return msgspec.structs.replace(old, slow=slow, slow_s=slow_s, more=more, **fields)
 
     def _take_slow(self, uuid: str, reply: wire.SlowReply | wire.ErrorReply | None, began_s: float) -> None:
         now_s = self._clock.now_s()
@@ -151,12 +159,25 @@ class GpuSource:
             if reply.pids is None
             else Reading(tuple(reply.pids), reply.taken_at_s)
         )
+        old = self._store.gpus[uuid]
+        links = self._links.links(uuid, reply.links, old.links, record)
+        more = dict(old.more)
+        for name, samples in reply.more.items():
+            more[name] = quantities(name, samples, old.more.get(name, {}), reply.taken_at_s, record)
+        down = sum(link.present and not link.active for link in links)
+        more["nvlinks_down"] = {(): Reading(float(down), reply.taken_at_s) if links else Absent("not_supported")}
+        if not links:
+            more["nvlink_up"] = {(): Absent(reply.links_reason or "not_supported")}
+        if reply.rare:
+            self._rare_due_s[uuid] = now_s + RARE_PERIOD_S - 1.0  # the sweep that comes up to a second early counts
         self._store.gpus[uuid] = msgspec.structs.replace(
-            self._store.gpus[uuid],
-            board=msgspec.convert(msgspec.to_builtins(reply.board), GpuBoard),
-            links=tuple(LinkState(link.link, link.active, link.tx_bytes, link.rx_bytes) for link in reply.links),
+            old,
+            board=msgspec.convert(msgspec.to_builtins(checked_board(reply.board, record)), GpuBoard),
+            links=links,
             links_taken_at_s=reply.taken_at_s if reply.links else None,
             pids=pids,
+            more=more,
+            calls=old.calls | reply.calls,
         )
 
     def _set_health(self, uuid: str, health: GpuHealth, why: str) -> None:
@@ -173,7 +194,10 @@ class GpuSource:
         if old.health != "lost":
             gone = Failed(reason, self._clock.now_s())
             empty = dict.fromkeys((*FAST_QUANTITIES, "slow", "pids"), gone)
-            self._store.gpus[uuid] = msgspec.structs.replace(old, links=(), links_taken_at_s=None, slow_s={}, **empty)
+            self._store.gpus[uuid] = msgspec.structs.replace(
+                old, links=(), links_taken_at_s=None, slow_s={}, more={}, **empty
+            )
+            self._rare_due_s.pop(uuid, None)
             self._set_health(uuid, "lost", why)
 
     def _nothing_answers(self, reason: str) -> None:
@@ -189,18 +213,3 @@ def _long_silent(record: SourceRecord, now_s: float) -> bool:
     """Stale; one that never answered gets as long since it was first asked."""
     last_s = record.since_s if record.last_success_s is None else record.last_success_s
     return now_s - last_s > record.stale_after_s
-
-
-def _quantity(name: str, value: wire.Value | None, old: Number, taken_at_s: float, record: SourceRecord) -> Number:
-    """One value of the wire as a quantity: a reading, or why there is none."""
-    if value is None:
-        return Absent("not_supported")
-    if value.value is not None:
-        if accept(name, value.value):
-            return Reading(value.value, taken_at_s)
-        record.reject(name)
-        return old if isinstance(old, Reading | Failed) else Failed("implausible", taken_at_s)
-    reason = value.reason or "error"
-    if reason in ABSENT_REASONS:
-        return Absent(reason)
-    return old if isinstance(old, Failed) and old.reason == reason else Failed(reason, taken_at_s)

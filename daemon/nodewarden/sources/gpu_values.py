@@ -1,0 +1,93 @@
+"""What the wire says of a quantity, as a reading of the snapshot: checked for plausibility, or why there is none."""
+
+from collections.abc import Iterable
+
+from nodewarden.gpuhelper import wire
+from nodewarden.model.gpu_quantities import BY_NAME
+from nodewarden.model.quantity import ABSENT_REASONS, Labels
+from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.snapshot import LinkState, Number
+from nodewarden.policy.plausibility import accept
+from nodewarden.store import SourceRecord
+
+_ROUNDING = 1e-3
+"""A ratio may be this much outside 0 to 1 by rounding, and is clamped; more than that is no measurement (F11)."""
+MAX_SERIES_PER_QUANTITY = 36 * 5  # the errors of all links
+
+
+def quantity(
+    name: str, value: float | None, reason: str | None, old: Number, taken_at_s: float, record: SourceRecord
+) -> Number:
+    """One value of the wire: a reading, or why there is none; a failure keeps the time at which it began."""
+    if value is not None:
+        known = BY_NAME.get(name)
+        if known is not None and known.high == 1.0 and -_ROUNDING <= value <= 1.0 + _ROUNDING:
+            value = min(max(value, 0.0), 1.0)
+        if accept(name, value):
+            return Reading(value, taken_at_s)
+        record.reject(name)
+        return old if isinstance(old, Reading | Failed) else Failed("implausible", taken_at_s)
+    reason = reason or "error"
+    if reason in ABSENT_REASONS:
+        return Absent(reason)
+    return old if isinstance(old, Failed) and old.reason == reason else Failed(reason, taken_at_s)
+
+
+def quantities(
+    name: str, samples: Iterable[wire.Sample], old: dict[Labels, Number], taken_at_s: float, record: SourceRecord
+) -> dict[Labels, Number]:
+    """All values of one labelled quantity."""
+    return {
+        sample.labels: quantity(
+            name, sample.value, sample.reason, old.get(sample.labels, Absent("not_read")), taken_at_s, record
+        )
+        for _, sample in zip(range(MAX_SERIES_PER_QUANTITY), samples, strict=False)
+    }
+
+
+def checked_board(board: wire.WireBoard, record: SourceRecord) -> wire.WireBoard:
+    """The board's limits without those that are markers (F20): whoever needs one then takes the safe default."""
+    of_kind = "threshold_offset_c" if board.kind == "tlimit" else "threshold_c"
+    fields = {"max_op_c": of_kind, "slowdown_c": of_kind, "shutdown_c": of_kind, "hbm_max_op_c": "threshold_c"}
+    for field, quantity_name in fields.items():
+        value = getattr(board, field)
+        if value is not None and not accept(quantity_name, value):
+            record.reject(quantity_name)
+            setattr(board, field, None)
+    return board
+
+
+class LinkBaseline:
+    """Which NVLinks of a GPU were ever active: one that never was is not there, and not down (F19)."""
+
+    def __init__(self) -> None:
+        self._present: dict[str, set[int]] = {}
+
+    def links(
+        self, uuid: str, links: Iterable[wire.WireLink], old: tuple[LinkState, ...], record: SourceRecord
+    ) -> tuple[LinkState, ...]:
+        """The links as they are now. Counters that cannot be are dropped and counted; the ones before stay."""
+        present = self._present.setdefault(uuid, set())
+        before = {link.link: link for link in old}
+
+        def counter(name: str, value: float | None, last: float | None) -> float | None:
+            if value is None or accept(name, value):
+                return value
+            record.reject(name)
+            return last
+
+        found = []
+        for link in links:
+            if link.active:
+                present.add(link.link)
+            last = before.get(link.link)
+            found.append(
+                LinkState(
+                    link.link,
+                    link.active,
+                    counter("nvlink_transmit_bytes", link.tx_bytes, last.tx_bytes if last else None),
+                    counter("nvlink_receive_bytes", link.rx_bytes, last.rx_bytes if last else None),
+                    link.link in present,
+                )
+            )
+        return tuple(found)

@@ -1,0 +1,107 @@
+"""The metrics of the GPUs: every quantity of `GPU_QUANTITIES`, and what is made from several of them."""
+
+from functools import partial
+
+from nodewarden.model.gpu_quantities import GPU_QUANTITIES
+from nodewarden.model.readings import value_or_none
+from nodewarden_exporters import readers
+from nodewarden_exporters.metric import Metric, quantity_row, row
+
+_gpu = partial(row, "gpu_", scope="gpu")
+
+# What is not carried as a quantity, but as the state of the links.
+_LINKS: dict[str, readers.Reader] = {
+    "nvlink_up": readers.per_link(lambda link: int(link.active) if link.present else None),
+    "nvlink_transmit_bytes": readers.per_link(lambda link: link.tx_bytes),
+    "nvlink_receive_bytes": readers.per_link(lambda link: link.rx_bytes),
+}
+
+GPU_METRICS: tuple[Metric, ...] = (
+    _gpu(
+        "info",
+        "What the GPU is; always 1.",
+        readers.gpu_info,
+        ("index", "model", "pci_bus_id"),
+        key=lambda facts: (facts.gpu.index, facts.gpu.model, facts.gpu.pci_bus_id),
+    ),
+    _gpu(
+        "state",
+        "1 for the state the GPU is in, 0 for the others.",
+        readers.gpu_state,
+        ("state",),
+        key=lambda f: f.gpu.health,
+    ),
+    *(
+        quantity_row(each.name, scope="links", read=_LINKS[each.name])
+        if each.name in _LINKS
+        else quantity_row(each.name)
+        for each in GPU_QUANTITIES
+        if each.metric
+    ),
+    _gpu(
+        "margin_to_max_op_celsius",
+        "Distance to max-operating, degrees Celsius, negative above it.",
+        readers.margin_to(0),
+    ),
+    _gpu("margin_to_slowdown_celsius", "Distance to the hardware's slowdown, degrees Celsius.", readers.margin_to(1)),
+    _gpu(
+        "junction_min_celsius",
+        "Lowest junction in the trailing window.",
+        readers.over_window("junction_c", 0),
+        ("window",),
+    ),
+    _gpu(
+        "junction_max_celsius",
+        "Highest junction in the trailing window.",
+        readers.over_window("junction_c", 1),
+        ("window",),
+    ),
+    _gpu(
+        "power_min_watts",
+        "Lowest mean power in the trailing window, watts.",
+        readers.over_window("power_w", 0),
+        ("window",),
+    ),
+    _gpu(
+        "power_max_watts",
+        "Highest mean power in the trailing window, watts.",
+        readers.over_window("power_w", 1),
+        ("window",),
+    ),
+    _gpu(
+        "power_cap_requested_watts",
+        "Power cap that Nodewarden asked for last, while it owns one.",
+        readers.cap_requested,
+        key=lambda facts: facts.entry,
+    ),
+    _gpu(
+        "power_cap_prior_watts",
+        "Power cap before Nodewarden's own, to which it is restored, watts.",
+        readers.value_of(lambda facts: facts.entry.prior_w if facts.entry is not None else None),
+        key=lambda facts: facts.entry,
+    ),
+    _gpu(
+        "power_cap_cause",
+        "Why the cap is what it is; 1 while there is one.",
+        readers.cap_cause,
+        ("cause",),
+        key=readers.cause_of,
+    ),
+    _gpu(
+        "slow",
+        "1 while the hardware or driver holds clocks down for this reason.",
+        readers.slow_reasons,
+        ("reason",),
+        scope="fast",
+        key=lambda facts: value_or_none(facts.gpu.slow),
+    ),
+    _gpu(
+        "slow_seconds_total",
+        "Time with clocks held down for this reason, seconds, by the driver's own counters.",
+        readers.slow_seconds,
+        ("reason",),
+        scope="fast",
+        key=lambda facts: [value_or_none(seconds) for seconds in facts.gpu.slow_s.values()],
+    ),
+    _gpu("compute_processes", "Processes that compute on the GPU.", readers.compute_processes),
+)
