@@ -152,11 +152,11 @@ class Rig:
             self.wait_ready(program)
         return program
 
-    def start_quick(self, speed: float) -> "QuickHelper":
+    def start_quick(self, speed: float, *kernel_dir: Path) -> "QuickHelper":
         """The helper on a clock that runs `speed` times as fast, for what takes minutes."""
         clock = ScaledClock(speed, boottime_s())
         program = Program(
-            [*QUICK_HELPER, self.runtime_dir, self.lock_dir, str(speed), repr(clock.origin_s)],
+            [*QUICK_HELPER, self.runtime_dir, self.lock_dir, str(speed), repr(clock.origin_s), *kernel_dir],
             env={**self.standin.env(), "NOTIFY_SOCKET": None},
         )
         self.programs.append(program)

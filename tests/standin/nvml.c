@@ -35,7 +35,7 @@
 /* standin.py reads this list to know the functions by number. */
 #define FUNCTIONS(X) \
     X(nvmlInit_v2) X(nvmlInitWithFlags) X(nvmlShutdown) X(nvmlSystemGetDriverVersion) X(nvmlDeviceGetCount_v2) \
-    X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetHandleByUUID) X(nvmlDeviceGetUUID) X(nvmlDeviceGetName) \
+    X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetHandleByUUID) X(nvmlDeviceGetHandleByPciBusId_v2) X(nvmlDeviceGetUUID) X(nvmlDeviceGetName) \
     X(nvmlDeviceGetIndex) X(nvmlDeviceGetMinorNumber) X(nvmlDeviceGetPciInfo_v3) X(nvmlDeviceGetSerial) \
     X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFieldValues) \
     X(nvmlDeviceGetTemperature) X(nvmlDeviceGetTemperatureV) X(nvmlDeviceGetMarginTemperature) \
@@ -61,6 +61,7 @@ enum {
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
     GPU_IS_LOST = 15,
+    LIB_RM_VERSION_MISMATCH = 18,
     VERSION_MISMATCH = 25,
     UNKNOWN = 999,
 };
@@ -305,6 +306,8 @@ static int open_state(void) {
     return OK;
 }
 
+#include "files.c"
+
 static int init(int fn) {
     pthread_mutex_lock(&setup_mutex);
     int result = open_state();
@@ -313,7 +316,11 @@ static int init(int fn) {
     struct call call;
     result = begin(&call, fn, NO_DEVICE);
     if (result == OK) result = state->init_error;
-    if (result == OK) __atomic_fetch_add(&references, 1, __ATOMIC_SEQ_CST);
+    if (result == OK && !versions_match()) result = LIB_RM_VERSION_MISMATCH;
+    if (result == OK) {
+        hold_control();
+        __atomic_fetch_add(&references, 1, __ATOMIC_SEQ_CST);
+    }
     return end(&call, result);
 }
 
@@ -327,7 +334,7 @@ EXPORT int nvmlInitWithFlags(unsigned int flags) {
 EXPORT int nvmlShutdown(void) {
     struct call call;
     int result = begin(&call, FN_nvmlShutdown, NO_DEVICE);
-    if (result == OK) __atomic_fetch_sub(&references, 1, __ATOMIC_SEQ_CST);
+    if (result == OK && __atomic_sub_fetch(&references, 1, __ATOMIC_SEQ_CST) == 0) let_all_go();
     return end(&call, result);
 }
 
@@ -372,6 +379,24 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
     struct call call;
     int result = begin(&call, FN_nvmlDeviceGetHandleByIndex_v2, slot);
     if (result == OK && !known) result = INVALID_ARGUMENT;
+    if (known && result != UNINITIALIZED) hold_board(slot);
+    if (result == OK) *device = (void *)(uintptr_t)(slot + 1);
+    return end(&call, result);
+}
+
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **device) {
+    if (state == NULL) return UNINITIALIZED;
+    unsigned int domain, bus;
+    int slot = NO_DEVICE;
+    if (sscanf(bus_id, "%x:%x:", &domain, &bus) == 2)
+        for (uint32_t i = 0; i < state->device_count; i++) {
+            const struct gpu *gpu = &state->gpus[state->order[i]];
+            if (gpu->domain == domain && gpu->bus == bus) slot = (int)state->order[i];
+        }
+    struct call call;
+    int result = begin(&call, FN_nvmlDeviceGetHandleByPciBusId_v2, slot);
+    if (result == OK && slot == NO_DEVICE) result = NOT_FOUND;
+    if (slot != NO_DEVICE && result != UNINITIALIZED) hold_board(slot);
     if (result == OK) *device = (void *)(uintptr_t)(slot + 1);
     return end(&call, result);
 }
@@ -384,6 +409,10 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     struct call call;
     int result = begin(&call, FN_nvmlDeviceGetHandleByUUID, slot);
     if (result == OK && slot == NO_DEVICE) result = NOT_FOUND;
+    for (uint32_t i = 0; result != UNINITIALIZED && i < state->device_count; i++) {
+        hold_board((int)state->order[i]); /* it looks at one board after another */
+        if ((int)state->order[i] == slot) break;
+    }
     if (result == OK) *device = (void *)(uintptr_t)(slot + 1);
     return end(&call, result);
 }

@@ -181,12 +181,13 @@ MINORS = (2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)  # as on a real 
 
 
 def build() -> Path:
-    """The folder with libnvidia-ml.so.1, built from nvml.c unless this very source was built before.
+    """The folder with libnvidia-ml.so.1, built from nvml.c and what it includes, unless these were built before.
 
     Safe when several test processes build at once: each builds in its own folder, and the first to rename wins.
     """
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden"]
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
+    sources = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.glob("*.c")))
+    digest = hashlib.sha256(sources + " ".join(flags).encode()).hexdigest()[:16]
     folder = BUILD_DIR / digest
     if folder.is_dir():
         return folder
@@ -301,6 +302,13 @@ class Gpu:
     @property
     def bus_id(self) -> str:
         return self._state.bus_id.decode()
+
+    minor = _plain("minor")  # of the device file; may be another after a reset
+
+    @property
+    def held_by(self) -> set[int]:
+        """Pids that have this board's device file open; the driver refuses to reset it while there are any."""
+        return self._standin.holders(f"nvidia{self.minor}")
 
     @property
     def index(self) -> int:
@@ -435,6 +443,11 @@ class Standin:
         for slot, kind in enumerate(kinds):
             self._fill(slot, kind)
         self.gpus = [Gpu(self, slot) for slot in range(len(kinds))]
+        self.dev = Path(folder) / "dev"
+        self.dev.mkdir()
+        for name in ["nvidiactl", *(f"nvidia{gpu.minor}" for gpu in self.gpus)]:
+            (self.dev / name).touch(0o666)
+            (self.dev / name).chmod(0o666)
         self.state.magic = MAGIC
 
     def _fill(self, slot: int, kind: str) -> None:
@@ -562,6 +575,24 @@ class Standin:
             gpu.reset()
             for field in SLOW_FIELDS:
                 gpu.set_slow_s(field, 0.0)
+
+    def install(self, version: str) -> None:
+        """Another library is installed: programs that load it from now on have this version."""
+        (self.path.parent / "library.version").write_text(version)
+
+    def load_module(self, version: str) -> None:
+        """Another kernel module is loaded: a library of another version is refused with 18 when it is initialised."""
+        (self.path.parent / "module.version").write_text(version)
+
+    def holders(self, name: str) -> set[int]:
+        """Pids that have a device file open: "nvidiactl", "nvidia3", or a pattern of such names."""
+        pids = set()
+        for fd in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):  # gone meanwhile, or not ours to see
+                path = fd.readlink()
+                if path.parent == self.dev and fnmatch.fnmatchcase(path.name, name):
+                    pids.add(int(fd.parts[2]))
+        return pids
 
     # What happened ---------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 calls block, may hang, and are made from several threads at once (one reader and one writer per GPU).
 """
 
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,12 +14,16 @@ from nodewarden.model.snapshot import GpuBoard, LinkState
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which GPU this is. `uuid` is the identity; `index` and `pci_bus_id` are only shown to people."""
+    """Which GPU this is. `uuid` is the identity; the rest is shown to people, and may be another after a reset.
+
+    `minor` is the number of its device file, None where the driver does not say.
+    """
 
     uuid: str
     index: int
     model: str = ""
     pci_bus_id: str = ""
+    minor: int | None = None
 
 
 class FastValues(msgspec.Struct, kw_only=True):
@@ -113,8 +118,8 @@ class GpuDevice(Protocol):
 class GpuLibrary(Protocol):
     """The library as a whole. `open` after `close` looks for everything again."""
 
-    def open(self) -> None:
-        """Load and initialise.
+    def open(self, spared: Sequence[GpuIdentity] = ()) -> None:
+        """Load and initialise. The `spared` GPUs are not touched until the next `open`, and left out of `devices`.
 
         Raises DeviceError, reason "library_not_found", "driver_not_loaded", "version_mismatch", "no_permission" or
         "error". May be called again after it failed.
@@ -140,4 +145,12 @@ class GpuLibrary(Protocol):
     @property
     def driver_version(self) -> str:
         """As the driver spells it; empty when unknown or not open."""
+        ...
+
+    def held_files(self) -> list[str]:
+        """Device files that this process has open though they are of no GPU in `devices`; all, when not open."""
+        ...
+
+    def traces(self, gpu: GpuIdentity) -> Hashable:
+        """What shows of a GPU without touching it, None = nothing: another answer means that it was set up anew."""
         ...

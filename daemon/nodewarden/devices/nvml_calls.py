@@ -1,7 +1,9 @@
 """Calls into NVML and its error codes. pynvml itself is imported by `devices.nvml` alone and handed in."""
 
+import _ctypes
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -10,7 +12,7 @@ from nodewarden.errors import DeviceError, DeviceLostError, DeviceTimeoutError, 
 # Members of NVML's value union by its own type number.
 _UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
-_LOST_CODES = (15, 16)  # GPU_IS_LOST, RESET_REQUIRED
+_LOST_CODES = {15: "it has fallen off the bus (NVML 15)", 16: "it needs a reset (NVML 16)"}
 UNKNOWN_CODE = 999
 _NO_PERMISSION_CODE = 4
 INVALID_ARGUMENT_CODE = 2
@@ -38,7 +40,7 @@ DRIVER_REASONS = frozenset({"driver_not_loaded", "version_mismatch", "library_no
 
 def _error(code: int, what: str) -> DeviceError:
     if code in _LOST_CODES:
-        return DeviceLostError(f"{what}: the GPU is lost or needs a reset (NVML {code})")
+        return DeviceLostError(_LOST_CODES[code])
     if code == _NO_PERMISSION_CODE:
         return NoPermissionError(f"{what}: no permission")
     reason = REASONS.get(code, "error")
@@ -64,6 +66,22 @@ def _field_result(wanted: Field, item: Any) -> float | DeviceError:
         value: float = getattr(item.value, _UNION[item.valueType])
         return value
     return DeviceError(f"field {wanted}: unknown value type {item.valueType}")
+
+
+def unload(module: Any) -> bool:
+    """Have pynvml forget the library, so that its next init loads the file that is installed then.
+
+    Never while another call is in flight. Returns whether the library has left our memory: the loader gives a library
+    that has not once more.
+    """
+    library, module.nvmlLib = module.nvmlLib, None
+    module._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - pynvml has no way to say it
+    if library is not None:
+        _ctypes.dlclose(library._handle)  # noqa: SLF001
+    try:
+        return "libnvidia-ml.so" not in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
 
 
 class NvmlCalls:

@@ -340,4 +340,4 @@ def _raise_if_all_gone(out: FastValues) -> None:
     for reason in reasons & DRIVER_REASONS:
         raise DeviceError(f"no answer from the driver: {reason.replace('_', ' ')}", reason)
     if REASONS[UNKNOWN_CODE] in reasons:
-        raise DeviceLostError("every call fails with an unknown error: the GPU is lost")
+        raise DeviceLostError(f"every call fails with an unknown error (NVML {UNKNOWN_CODE})")

@@ -84,8 +84,9 @@ class CapWriter:
         def job() -> None:
             try:
                 with self._shared.gate.call():
-                    if seat.device is not None:
-                        seat.device.set_cap_w(seat.device.get_cap_w())
+                    device = seat.live
+                    if device is not None:
+                        device.set_cap_w(device.get_cap_w())
                         seat.allowed()
             except DeviceError as error:
                 log.warning("control_unavailable uuid=%s reason=%r", seat.uuid, str(error))
@@ -218,7 +219,7 @@ class CapWriter:
         device = None
         try:
             with self._shared.gate.call():
-                device = seat.device
+                device = seat.live
                 if device is not None:
                     done = act(device)
                     if undoing:
@@ -231,7 +232,7 @@ class CapWriter:
 
     def _quietly(self, what: str, act: Callable[[GpuDevice], None]) -> None:
         """A write that nobody waits for; its failure is logged once, and the keeper tries again."""
-        if self._seat.device is None or not self._seat.is_locked:
+        if self._seat.live is None or not self._seat.is_locked:
             return
 
         def job() -> None:

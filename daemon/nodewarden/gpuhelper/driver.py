@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from nodewarden.clock import Clock
-from nodewarden.devices.gpu_library import GpuDevice, GpuLibrary
+from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity, GpuLibrary
 from nodewarden.errors import DeviceError
 from nodewarden.gpuhelper.lanes import Gate
 
@@ -18,7 +18,19 @@ MAX_OPEN_RETRY_S = 60.0
 MAX_REOPEN_RETRY_S = 300.0
 HUNG_S = 3.0
 """A library call that takes longer counts as hanging."""
+ORDER_S = 15.0
+"""How long `spare` waits for the driver thread, in real seconds: to open a GPU may take one or two."""
 _DRAIN_S = 2.0  # real seconds
+
+
+class _Order:
+    """Asked of the driver thread: open the library without these GPUs, or keep it closed."""
+
+    def __init__(self, spared: Sequence[GpuIdentity], *, shut: bool) -> None:
+        self.spared = tuple(spared)
+        self.shut = shut
+        self.done = threading.Event()
+        self.problem = ""
 
 
 class Driver:
@@ -26,7 +38,8 @@ class Driver:
 
         closed ──open──▶ open ──a GPU is lost, or none is there──▶ closed, as soon as no call is in flight
 
-    Both ways are retried with a growing delay, and the driver's absence is a state, not an error.
+    Both ways are retried with a growing delay, and the driver's absence is a state, not an error. While every GPU is
+    released it stays closed ("released").
 
     Args:
         on_devices: called on this thread with the GPUs that answer, after every look.
@@ -60,6 +73,9 @@ class Driver:
         self._open_retry_s = FIRST_RETRY_S
         self._reopen_retry_s = FIRST_RETRY_S
         self._call_since_s: float | None = None
+        self._order: _Order | None = None
+        self._spared: tuple[GpuIdentity, ...] = ()
+        self._shut = False
         self.first_look = threading.Event()
         self.state = "starting"
         self.text = ""
@@ -85,6 +101,36 @@ class Driver:
             self._reported = True
             self._wake.notify()
 
+    def begin_without(self, spared: Sequence[GpuIdentity], *, shut: bool) -> None:
+        """Before `start`: these GPUs are released from the first look on."""
+        self._spared, self._shut = tuple(spared), shut
+
+    def spare(self, spared: Sequence[GpuIdentity], *, shut: bool) -> str:
+        """Close the library and open it again without touching these GPUs, or leave it closed. One caller at a time.
+
+        Returns why that was not done, empty when it was.
+        """
+        order = _Order(spared, shut=shut)
+        with self._wake:
+            self._order = order
+            self._wake.notify()
+        if not order.done.wait(ORDER_S):
+            with self._wake:
+                if self._order is order:
+                    self._order = None
+            if not order.done.is_set():
+                return "the driver does not answer"
+        return order.problem
+
+    @property
+    def spared(self) -> frozenset[str]:
+        """Uuids of the GPUs that the library was opened without, or will be."""
+        return frozenset(gpu.uuid for gpu in self._spared)
+
+    def held_files(self) -> list[str]:
+        """Device files that stay open though they should not."""
+        return self._library.held_files()
+
     def stop(self, timeout_s: float) -> None:
         """End the thread, and shut the library down if no call is in flight. Waits `timeout_s` real seconds at most."""
         with self._wake:
@@ -100,7 +146,7 @@ class Driver:
                 log.exception("driver_step_failed")
                 pause_s = RESCAN_S
             with self._wake:
-                if not self._stopping and not self._reported:
+                if not self._stopping and not self._reported and self._order is None:
                     self._wake.wait(max(0.01, self._clock.real_s(pause_s)))
                 self._reopen_wanted |= self._reported
                 self._reported = False
@@ -109,11 +155,40 @@ class Driver:
             log.info("library_closed")
 
     def _step(self) -> float:
+        with self._wake:
+            order, self._order = self._order, None
+        if order is not None:
+            return self._carry_out(order)
+        if self._shut:
+            self._none_found("released", "closed, since every GPU is released")
+            return RESCAN_S
         if not self._opened:
             return self._open()
         if self._reopen_wanted and self._clock.now_s() >= self._reopen_from_s:
             return self._reopen()
         return self._look()
+
+    def _carry_out(self, order: _Order) -> float:
+        if not self._gate.close(_DRAIN_S):
+            order.problem = "a driver call hangs, and the library cannot be closed under it"
+            order.done.set()
+            return RESCAN_S
+        if self._opened:
+            log.warning("library_closed released=%d", len(order.spared))
+            self._call_since_s = self._clock.now_s()
+            try:
+                self._library.close()
+            finally:
+                self._call_since_s = None
+            self._opened = False
+        self._spared, self._shut = order.spared, order.shut
+        try:
+            if order.shut:
+                self._gate.open()
+                return self._step()
+            return self._open()
+        finally:
+            order.done.set()
 
     def _open(self) -> float:
         """Try to open; returns how long to wait then. Calls are let in when the new devices are known."""
@@ -125,7 +200,7 @@ class Driver:
     def _try_open(self) -> float:
         self._call_since_s = self._clock.now_s()
         try:
-            self._library.open()
+            self._library.open(self._spared)
         except DeviceError as error:
             self._none_found(error.reason, str(error))
             pause_s, self._open_retry_s = self._open_retry_s, min(2 * self._open_retry_s, MAX_OPEN_RETRY_S)

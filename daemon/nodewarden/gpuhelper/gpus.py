@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodewarden.devices.gpu_library import GpuDevice
+from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.book import Book
 from nodewarden.gpuhelper.locks import gpu_lock
@@ -34,18 +34,21 @@ class Gpus:
 
     def found(self, devices: Sequence[GpuDevice], why_not: str) -> None:
         """The driver thread's news: these answer, and why the others do not."""
-        shared = self._shared
-        assert shared is not None
-        answering = {device.identity.uuid: device for device in devices}
-        for uuid, device in answering.items():
-            worker = self.workers.get(uuid)
-            if worker is None:
-                worker = GpuWorker(device.identity, gpu_lock(self._lock_dir, uuid), shared)
-                self.workers = {**self.workers, uuid: worker}
-            worker.found(device)
+        answering = {device.identity.uuid for device in devices}
+        for device in devices:
+            self.place_for(device.identity).found(device)
         for uuid, worker in self.workers.items():
             if uuid not in answering:
                 worker.lost(why_not or "it is not listed any more")
+
+    def place_for(self, identity: GpuIdentity) -> GpuWorker:
+        """The worker of a GPU, made if need be; without its device unless that was found."""
+        assert self._shared is not None
+        worker = self.workers.get(identity.uuid)
+        if worker is None:
+            worker = GpuWorker(identity, gpu_lock(self._lock_dir, identity.uuid), self._shared)
+            self.workers = {**self.workers, identity.uuid: worker}
+        return worker
 
     def shown(self) -> list[wire.GpuIdentity]:
         """How the helper presents them."""

@@ -57,7 +57,9 @@ class Seat:
 
     Attributes:
         identity: as last seen; uuid never changes.
-        device: None while the GPU is lost.
+        device: None while the GPU is lost or released.
+        released_until_s: when we take it up again; None = it is not released.
+        lost_why: what was last said of its loss.
         probe: why writes are expected to be refused, None = they are not.
     """
 
@@ -66,6 +68,8 @@ class Seat:
         self.uuid = identity.uuid
         self.shared = shared
         self.device: GpuDevice | None = None
+        self.released_until_s: float | None = None
+        self.lost_why = ""
         self.probe: str | None = None
         self._dropped: GpuDevice | None = None  # an object that met a lost GPU is never used again
         self._lock = lock
@@ -86,7 +90,7 @@ class Seat:
         log.info("gpu_found uuid=%s index=%d model=%r", self.uuid, device.identity.index, device.identity.model)
         self.identity = device.identity
         self.probe = device.probe_write_permission()
-        self.device, self._dropped = device, None
+        self.device, self._dropped, self.lost_why = device, None, ""
         self._denied_until_s = 0.0
         self.shared.news.add()
         return True
@@ -96,19 +100,36 @@ class Seat:
         device, self.device = self.device, None
         if device is not None:
             self._dropped = device
+            self.lost_why = why
             self.shared.news.add()
-            log.warning("gpu_lost uuid=%s index=%d why=%r", self.uuid, self.identity.index, why)
+            if self.released_until_s is None:
+                log.warning("gpu_lost uuid=%s index=%d why=%r", self.uuid, self.identity.index, why)
+
+    def release(self, until_s: float | None) -> None:
+        """From now on nothing uses the device, until it is released no more (None)."""
+        self.released_until_s = until_s
+        self.shared.news.add()
+
+    @property
+    def live(self) -> GpuDevice | None:
+        """The device, if it may be used."""
+        return self.device if self.released_until_s is None else None
 
     def why_no_device(self) -> tuple[wire.ErrorCode, str]:
         """What to answer while there is no device."""
+        if self.released_until_s is not None:
+            left_s = max(0.0, self.released_until_s - self.shared.clock.now_s())
+            return "released", f"released for another {left_s:.0f} s; `nodectl gpus resume` ends that"
         problem = self.shared.driver_problem()
-        return ("driver_missing", problem) if problem else ("lost", "lost: it does not answer, and is looked for")
+        if problem:
+            return "driver_missing", problem
+        return "lost", f"lost: {self.lost_why or 'it does not answer'}; it is looked for"
 
     def failed(self, device: GpuDevice | None, error: DeviceError) -> wire.ErrorCode:
         """Take note of a failure; returns its code on the wire."""
         code = error_code(error)
         if isinstance(error, DeviceLostError) or code == "driver_missing":
-            if device is not None and self.device is device:
+            if device is not None and self.device is device and self.released_until_s is None:
                 self.lose(str(error))
                 self.shared.report_lost()
         elif isinstance(error, NoPermissionError):

@@ -22,8 +22,10 @@ from nodewarden.gpuhelper.driver import Driver
 from nodewarden.gpuhelper.gpus import STOP_S, Gpus
 from nodewarden.gpuhelper.lanes import Gate
 from nodewarden.gpuhelper.ledger import Ledger
+from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.locks import runtime_lock
 from nodewarden.gpuhelper.peers import Listener, allowed_uids, is_served
+from nodewarden.gpuhelper.releases import Releases
 from nodewarden.gpuhelper.seat import Shared
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
 from nodewarden.gpuhelper.verbs import Verbs
@@ -69,8 +71,17 @@ class Helper:
             lambda found: self._gpus.found(found, self._driver.text),
             self._news.add,
         )
+        releases = Releases(runtime_dir / "gpu-released", clock, library.traces)
+        self._letting_go = LettingGo(releases, self._gpus, self._driver, self._events, clock)
         self._verbs = Verbs(
-            self._gpus, self._adoption, self._book, self._events, self._news, self._driver, self._stopping
+            self._gpus,
+            self._adoption,
+            self._book,
+            self._events,
+            self._news,
+            self._letting_go,
+            self._driver,
+            self._stopping,
         )
         self._listener: Listener | None = None
         self._no_socket = ""
@@ -102,6 +113,7 @@ class Helper:
                 f"cap of {entry.w:g} W (before us {entry.prior_w:g} W) was of another boot and ended with it",
             )
         self._adoption.recall()
+        self._letting_go.begin()
         self._driver.start()
         if self._driver.first_look.wait(first_look_s):
             for worker in self._gpus.workers.values():
@@ -171,6 +183,7 @@ class Helper:
 
     def _keep_once(self) -> None:
         now_s = self._clock.now_s()
+        self._letting_go.keep()
         if self._adoption.silence_is_due():
             self._answer_silence()
         if self._adoption.goodbye_is_due():
@@ -220,9 +233,14 @@ class Helper:
 
     def _show_status(self) -> None:
         gpus = self._gpus.shown()
-        ill = sum(gpu.state != "ok" for gpu in gpus)
+        ill = sum(gpu.state in {"lost", "unresponsive"} for gpu in gpus)
+        released = sum(gpu.state == "released" for gpu in gpus)
         words = [self._no_socket] if self._no_socket else []
-        words.append(f"{len(gpus)} GPUs" + (f", {ill} not answering" if ill else ""))
+        words.append(
+            f"{len(gpus)} GPUs"
+            + (f", {ill} not answering" if ill else "")
+            + (f", {released} released" if released else "")
+        )
         if self._driver.shown_state() != "ok":
             words.append(self._driver.text or self._driver.shown_state())
         pid = self._adoption.pid

@@ -14,6 +14,7 @@ from nodewarden.gpuhelper.book import Book, EventLog, News
 from nodewarden.gpuhelper.driver import Driver
 from nodewarden.gpuhelper.gpus import Gpus
 from nodewarden.gpuhelper.ledger import Record
+from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.peers import Peer
 from nodewarden.gpuhelper.seat import Answerable
 from nodewarden.gpuhelper.worker import GpuWorker
@@ -38,6 +39,7 @@ class Verbs:
         book: Book,
         events: EventLog,
         news: News,
+        letting_go: LettingGo,
         driver: Driver,
         stopping: threading.Event,
     ) -> None:
@@ -46,6 +48,7 @@ class Verbs:
         self._book = book
         self._events = events
         self._news = news
+        self._letting_go = letting_go
         self._driver = driver
         self._stopping = stopping
         self._restoring = threading.Semaphore(MAX_RESTORES)
@@ -67,6 +70,8 @@ class Verbs:
                     self._set_cap(peer, request)
                 case wire.Restore():
                     self._restore(peer, request)
+                case wire.ReleaseDevice() | wire.Resume():
+                    self._let_go(peer, request)
                 case wire.Ledger():
                     peer.send(wire.LedgerReply(id=request.id, entries=self._book.entries()))
         except HelperError as error:
@@ -167,6 +172,29 @@ class Verbs:
                 self._restoring.release()
 
         threading.Thread(target=restore, name="restore", daemon=True).start()
+
+    def _let_go(self, peer: Peer, request: wire.ReleaseDevice | wire.Resume) -> None:
+        """On a thread of its own: the library is closed and opened again."""
+        if self._stopping.is_set():
+            raise HelperError("the helper is stopping", "busy")
+        unknown = [uuid for uuid in request.uuids if uuid not in self._gpus.workers]
+        if unknown:
+            raise HelperError(f"no GPU with uuid {unknown[0][:100]!r}", "unknown_gpu")
+        verb = type(request).__struct_config__.tag
+        log.warning("%s_asked pid=%d uid=%d gpus=%d", verb, peer.pid, peer.uid, len(request.uuids))
+
+        def work() -> None:
+            try:
+                if isinstance(request, wire.ReleaseDevice):
+                    outcomes = self._letting_go.release(list(dict.fromkeys(request.uuids)), request.for_s)
+                else:
+                    outcomes = self._letting_go.resume(request.uuids or list(self._gpus.workers), "asked for")
+                reply: wire.Reply = wire.ReleaseReply(id=request.id, gpus=outcomes)
+            except HelperError as error:
+                reply = wire.ErrorReply(id=request.id, code=cast("wire.ErrorCode", error.code), text=str(error))
+            peer.send(reply)
+
+        threading.Thread(target=work, name=str(verb), daemon=True).start()
 
 
 def _check_watts(name: str, w: float | None) -> None:

@@ -24,12 +24,14 @@ ErrorCode = Literal[
     "no_permission",
     "not_supported",
     "lost",
+    "released",  # we let go of it for a while, as asked
     "driver_missing",  # no library or no driver
     "ledger_failed",  # the ledger cannot be written, so no new GPU is taken over
     "failed",
 ]
 
 ReadKind = Literal["fast", "slow"]
+GpuState = Literal["ok", "lost", "unresponsive", "released"]
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
@@ -101,20 +103,40 @@ class Ledger(msgspec.Struct, tag="ledger", tag_field="verb", kw_only=True):
     id: int
 
 
-Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger
+class ReleaseDevice(msgspec.Struct, tag="release_device", tag_field="verb", kw_only=True):
+    """Let go of all device files of the named GPUs for so many seconds, so that they can be reset or set up anew."""
+
+    id: int
+    uuids: list[str]
+    for_s: float
+
+
+class Resume(msgspec.Struct, tag="resume", tag_field="verb", kw_only=True):
+    """Take released GPUs up again (all when empty)."""
+
+    id: int
+    uuids: list[str] = []
+
+
+Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger | ReleaseDevice | Resume
 
 
 # Replies -------------------------------------------------------------------------------------------------------------
 
 
 class GpuIdentity(msgspec.Struct, kw_only=True):
-    """One GPU as the helper found it; `can_write` False with the reason (no_permission, "locked by pid N")."""
+    """One GPU as the helper found it; `can_write` False with the reason (no_permission, "locked by pid N").
+
+    why says what is known of a state other than "ok"; released_until_s is CLOCK_BOOTTIME.
+    """
 
     uuid: str
     index: int
     model: str = ""
     pci_bus_id: str = ""
-    state: Literal["ok", "lost", "unresponsive"] = "ok"
+    state: GpuState = "ok"
+    why: str = ""
+    released_until_s: float | None = None
     can_write: bool = True
     write_reason: str | None = None
 
@@ -286,6 +308,21 @@ class LedgerReply(msgspec.Struct, tag="ledger", kw_only=True):
     entries: list[LedgerEntry] = []
 
 
+class ReleaseOutcome(msgspec.Struct, kw_only=True):
+    """One GPU: until when it is released (CLOCK_BOOTTIME), None = it is not; `text` says what a person should know."""
+
+    uuid: str
+    until_s: float | None = None
+    text: str = ""
+
+
+class ReleaseReply(msgspec.Struct, tag="released", kw_only=True):
+    """What came of a release or a resume, per GPU; a release may take more GPUs than were named."""
+
+    id: int
+    gpus: list[ReleaseOutcome] = []
+
+
 class ErrorReply(msgspec.Struct, tag="error", kw_only=True):
     """A request that was not done; `uuid` where it concerns one GPU of several."""
 
@@ -295,7 +332,7 @@ class ErrorReply(msgspec.Struct, tag="error", kw_only=True):
     uuid: str | None = None
 
 
-Reply = HelloReply | FastReply | SlowReply | CapReply | RestoreReply | LedgerReply | ErrorReply
+Reply = HelloReply | FastReply | SlowReply | CapReply | RestoreReply | LedgerReply | ReleaseReply | ErrorReply
 
 _encoder = msgspec.msgpack.Encoder()
 request_decoder = msgspec.msgpack.Decoder(Request)

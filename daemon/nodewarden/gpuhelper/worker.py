@@ -47,17 +47,37 @@ class GpuWorker:
 
     def shown(self) -> wire.GpuIdentity:
         """How the helper presents this GPU."""
-        reason = self._seat.why_no_write() or self._seat.probe
-        identity = self._seat.identity
+        seat = self._seat
+        reason = seat.why_no_write() or seat.probe
+        identity = seat.identity
+        state: wire.GpuState = "ok"
+        why = ""
+        if seat.released_until_s is not None:
+            state = "released"
+        elif self.unresponsive:
+            state, why = "unresponsive", "a driver call hangs"
+        elif seat.device is None:
+            state, why = "lost", seat.lost_why or self._shared.driver_problem()
         return wire.GpuIdentity(
             uuid=identity.uuid,
             index=identity.index,
             model=identity.model,
             pci_bus_id=identity.pci_bus_id,
-            state="unresponsive" if self.unresponsive else "lost" if self._seat.device is None else "ok",
+            state=state,
+            why=why,
+            released_until_s=seat.released_until_s,
             can_write=reason is None,
             write_reason=reason,
         )
+
+    @property
+    def identity(self) -> GpuIdentity:
+        """As last seen."""
+        return self._seat.identity
+
+    def release(self, until_s: float | None) -> None:
+        """Use the device no more until it is released no more (None); calls in flight go on."""
+        self._seat.release(until_s)
 
     def try_lock(self) -> bool:
         """Take this GPU's lock if it is free; True when it was taken just now."""
@@ -88,7 +108,7 @@ class GpuWorker:
     ) -> None:
         """Answer `peer` with one fast or slow reading, or with why there is none; see `wire.ReadSlow`."""
         seat = self._seat
-        if seat.device is None:
+        if seat.live is None:
             peer.send(seat.error(request_id, *seat.why_no_device()))
             return
         if self._reader.busy_for_s() > UNRESPONSIVE_S:
@@ -113,7 +133,7 @@ class GpuWorker:
         taken_at_s = self._shared.clock.now_s()  # nothing in the answer is older than this
         try:
             with self._shared.gate.call():
-                device = seat.device  # past the gate: before it, this may be one of a library that was closed
+                device = seat.live  # past the gate: before it, this may be one of a library that was closed
                 if device is not None:
                     values = device.read_fast() if kind == "fast" else self._read_slow(device)
         except DeviceError as error:

@@ -1,6 +1,6 @@
 """The simulated GPU library: the Protocols of `devices.gpu_library` on the plant, answering as an H100 SXM does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 from nodewarden.devices.gpu_library import CapRange, FastValues, GpuDevice, GpuIdentity, SlowValues
 from nodewarden.errors import DeviceError, DeviceLostError
@@ -136,10 +136,12 @@ class SimLibrary:
     def __init__(self, plant: Plant, pids: Callable[[], tuple[int, ...]] = tuple) -> None:
         self._devices = [SimDevice(plant, gpu.index, pids) for gpu in plant.gpus]
         self._plant = plant
+        self._spared: set[str] = set()
         self._open = False
 
-    def open(self) -> None:
+    def open(self, spared: Sequence[GpuIdentity] = ()) -> None:
         """Always succeeds."""
+        self._spared = {gpu.uuid for gpu in spared}
         self._open = True
 
     def close(self) -> None:
@@ -147,8 +149,12 @@ class SimLibrary:
         self._open = False
 
     def devices(self) -> list[GpuDevice]:
-        """The boards that have not switched themselves off."""
-        return [device for device, gpu in zip(self._devices, self._plant.gpus, strict=True) if not gpu.off]
+        """The boards that have not switched themselves off and are not spared."""
+        return [
+            device
+            for device, gpu in zip(self._devices, self._plant.gpus, strict=True)
+            if not gpu.off and device.identity.uuid not in self._spared
+        ]
 
     @property
     def trouble(self) -> str:
@@ -160,3 +166,11 @@ class SimLibrary:
     def driver_version(self) -> str:
         """Says that it is the twin's."""
         return DRIVER_VERSION if self._open else ""
+
+    def held_files(self) -> list[str]:
+        """None: the plant has no device files."""
+        return []
+
+    def traces(self, gpu: GpuIdentity) -> Hashable:
+        """Always the same: the twin's boards are not reset."""
+        return gpu.uuid
