@@ -65,7 +65,8 @@ CONDITIONS: tuple[Condition, ...] = (
         title="GPU lost",
         severity="critical",
         find=predicates.gpu_lost,
-        advice="look at dmesg for Xid 79; drain the node, then reset the GPU or power-cycle the node",
+        advice="look at dmesg for Xid 79; drain the node, then reset the GPU (nodectl gpus release GPU) or power-cycle "
+        "the node",
     ),
     Condition(
         code="limit_exceeded",
@@ -88,6 +89,13 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="warning",
         find=predicates.gpu_capped,
         advice="nodectl explain GPU; thermal: look at cooling; manual: nodectl release GPU",
+    ),
+    Condition(
+        code="gpu_released",
+        title="GPU released",
+        severity="warning",
+        find=predicates.gpu_released,
+        advice="it is taken up again by itself; nodectl gpus resume GPU does it now",
     ),
     Condition(
         code="cap_kept",

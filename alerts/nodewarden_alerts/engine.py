@@ -4,17 +4,15 @@
                         └──holds no more──> (nothing)
 """
 
-from datetime import datetime
 from typing import Literal
 
 import msgspec
 
 from nodewarden_alerts.conditions import BY_CODE, CONDITIONS, Condition, Facts, Finding, Problem
+from nodewarden_alerts.facts import clock_time
 
 Health = Literal["ok", "degraded", "critical"]
 Identity = tuple[str, str | None, str | None, str]
-
-_DAY_S = 86400.0
 
 EXIT_CODES: dict[Health, int] = {"ok": 0, "degraded": 1, "critical": 2}
 
@@ -47,12 +45,6 @@ def advice_of(code: str) -> str:
     """What a person can do about a problem, empty for a code that is not in the table."""
     condition = BY_CODE.get(code)
     return condition.advice if condition is not None else ""
-
-
-def clock_time(since_s: float, now_s: float, wall_offset_s: float) -> str:
-    """A time of day as the node shows it, such as "11:58:20"; with the date when it is more than a day ago."""
-    at = datetime.fromtimestamp(since_s + wall_offset_s).astimezone()
-    return at.strftime("%H:%M:%S") if now_s - since_s < _DAY_S else at.strftime("%Y-%m-%d %H:%M")
 
 
 class ConditionEngine:

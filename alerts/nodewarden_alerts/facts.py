@@ -1,5 +1,6 @@
 """What conditions look at (`Facts`), what they find (`Finding`) and what people are told (`Problem`). Data only."""
 
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -13,6 +14,13 @@ Severity = Literal["critical", "warning", "info"]
 
 # How long something that is over at once (a clock step, a cap that the driver forgot) is still told.
 RECENT_S = 600.0
+_DAY_S = 86400.0
+
+
+def clock_time(since_s: float, now_s: float, wall_offset_s: float) -> str:
+    """A time of day as the node shows it, such as "11:58:20"; with the date when it is more than a day ago."""
+    at = datetime.fromtimestamp(since_s + wall_offset_s).astimezone()
+    return at.strftime("%H:%M:%S") if now_s - since_s < _DAY_S else at.strftime("%Y-%m-%d %H:%M")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

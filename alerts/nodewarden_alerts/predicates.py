@@ -7,7 +7,7 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause, Level
 from nodewarden.model.snapshot import GpuSnapshot
-from nodewarden_alerts.facts import RECENT_S, Facts, Finding
+from nodewarden_alerts.facts import RECENT_S, Facts, Finding, clock_time
 
 # Why a cap is there, in words that go on "... capped at 540 W: ".
 CAUSE_WORDS = {
@@ -89,10 +89,14 @@ def _known(since_s: float | None, now_s: float) -> float | None:
 def driver_missing(facts: Facts, now_s: float) -> Iterator[Finding]:
     """The helper found no usable driver although GPUs are expected."""
     helper = facts.snapshot.helper
-    if facts.expected_gpus > 0 and helper.state == "ok" and helper.driver not in {"ok", "unknown", "unresponsive"}:
-        reason = helper.driver.replace("_", " ")
+    if (
+        facts.expected_gpus > 0
+        and helper.state == "ok"
+        and helper.driver not in {"ok", "unknown", "unresponsive", "released"}
+    ):
+        reason = helper.text or helper.driver.replace("_", " ")
         yield Finding(
-            what=f"no GPU driver ({reason}), {facts.expected_gpus} GPUs expected",
+            what=f"no GPU driver, {facts.expected_gpus} GPUs expected: {reason}",
             done="looked for again every few seconds",
             since_s=_known(helper.driver_since_s, now_s),
         )
@@ -133,8 +137,11 @@ def gpu_lost(facts: Facts, now_s: float) -> Iterator[Finding]:
     for uuid, gpu in snapshot.gpus.items():
         if gpu.health in {"lost", "absent"}:
             what = "fell off the bus" if gpu.health == "lost" else "is gone from the driver's list"
+            if gpu.health_text:
+                what = f"is {gpu.health_text}" if gpu.health_text.startswith("lost") else f"is lost: {gpu.health_text}"
+            place = f"{uuid}, {gpu.pci_bus_id}" if gpu.pci_bus_id else uuid
             yield Finding(
-                what=f"{gpu.name} ({uuid}) {what}",
+                what=f"{gpu.name} ({place}) {what}",
                 done="looked for again; it needs a reset or a reboot",
                 since_s=_known(gpu.health_since_s, now_s),
                 uuid=uuid,
@@ -142,6 +149,21 @@ def gpu_lost(facts: Facts, now_s: float) -> Iterator[Finding]:
     missing = facts.expected_gpus - len(snapshot.gpus)
     if missing > 0 and snapshot.helper.state == "ok" and snapshot.helper.driver == "ok":
         yield Finding(what=f"only {len(snapshot.gpus)} of {facts.expected_gpus} expected GPUs found", key="count")
+
+
+def gpu_released(facts: Facts, now_s: float) -> Iterator[Finding]:
+    """We let go of a GPU because a person asked for it."""
+    for uuid, gpu in facts.snapshot.gpus.items():
+        if gpu.health == "released":
+            until = ""
+            if gpu.released_until_s is not None:
+                until = f" until {clock_time(gpu.released_until_s, now_s, facts.wall_offset_s)}"
+            yield Finding(
+                what=f"{gpu.name} released{until}, so that it can be reset or set up anew",
+                done="neither read nor capped",
+                since_s=_known(gpu.health_since_s, now_s),
+                uuid=uuid,
+            )
 
 
 def limit_exceeded(facts: Facts, now_s: float) -> Iterator[Finding]:

@@ -214,7 +214,7 @@ class ControlLoop:
         for uuid, cap in setpoints.caps.items():
             limits = self.limits.gpus.get(uuid)
             gpu = self.snapshot.gpus.get(uuid)
-            is_there = gpu is not None and gpu.health != "lost"
+            is_there = gpu is not None and gpu.health not in {"lost", "released"}
             if limits is not None and is_there and cap.cause != Cause.NONE and uuid in self._caps.trouble:
                 shares.append(max(0.3, cap.w / limits.prior_w))
         return min(shares)

@@ -4,7 +4,7 @@ Each change is journalled with uid, pid and reason before it is done.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nodewarden.actuators.job import JobActuator, ManualDuty
@@ -14,7 +14,7 @@ from nodewarden.clock import Clock
 from nodewarden.control import ControlLoop
 from nodewarden.errors import HelperError, RefusedError
 from nodewarden.gpuhelper.link import HelperLink
-from nodewarden.gpuhelper.wire import RestoreOutcome
+from nodewarden.gpuhelper.wire import ReleaseOutcome, RestoreOutcome
 from nodewarden.jobs.server import JobServer
 from nodewarden.journal import Entry, Journal, Recorder, read_entries
 from nodewarden.model.limits import ManualCap
@@ -151,6 +151,26 @@ class AgentNode:
                 f"restore not done: {error}; as root `nodectl restore` works without the daemon", error.code
             ) from error
         self._link.hello_soon()
+        return outcomes
+
+    async def release_gpus(self, uuids: Sequence[str], for_s: float, who: Who) -> list[ReleaseOutcome]:
+        """Let go of all device files of these GPUs for a while; their manual caps come back with them."""
+        self._act("gpus_release", f"{len(uuids)} GPUs released for {for_s:g} s", who, uuids=list(uuids), for_s=for_s)
+        await self._control.caps_settled()
+        return await self._asked_helper("released", self._link.client.release_device(uuids, for_s))
+
+    async def resume_gpus(self, uuids: Sequence[str], who: Who) -> list[ReleaseOutcome]:
+        """Take released GPUs up again now."""
+        self._act("gpus_resume", f"{len(uuids)} GPUs taken up again", who, uuids=list(uuids))
+        return await self._asked_helper("taken up again", self._link.client.resume(uuids))
+
+    async def _asked_helper(self, what: str, asked: Awaitable[list[ReleaseOutcome]]) -> list[ReleaseOutcome]:
+        try:
+            outcomes = await asked
+        except HelperError as error:
+            raise RefusedError(f"GPUs not {what}: {error}", error.code) from error
+        self._link.hello_soon()
+        await self._link.keep()
         return outcomes
 
     def _set_armed(self, *, armed: bool) -> None:

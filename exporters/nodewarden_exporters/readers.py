@@ -41,7 +41,7 @@ VIEW_STALE_S = 15.0
 
 JOULES_PER_WH = 3600.0
 
-GPU_STATES = ("ok", "unresponsive", "lost", "absent")
+GPU_STATES = ("ok", "unresponsive", "lost", "absent", "released")
 JOB_STATES = ("running", "throttled", "checkpointing", "paused", "stopping", "lost")
 
 # Label values beyond the identity of the subject, and the value; a quantity of a snapshot is taken as it is.
@@ -288,7 +288,7 @@ def driver_up(view: View, _now_s: float) -> Iterator[Sample]:
 
 def present_gpus(snapshot: NodeSnapshot) -> int:
     """How many GPUs are on the bus, hung ones included."""
-    return sum(gpu.health in {"ok", "unresponsive"} for gpu in snapshot.gpus.values())
+    return sum(gpu.health in {"ok", "unresponsive", "released"} for gpu in snapshot.gpus.values())
 
 
 def value_of(pick: Callable[[Any], float | None]) -> Reader:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nodewarden.model.snapshot import NodeSnapshot
 from nodewarden_alerts import ConditionEngine, Facts, health_of
 from nodewarden_alerts.conditions import Condition, Finding, Problem
-from nodewarden_alerts.engine import clock_time
+from nodewarden_alerts.facts import clock_time
 
 IDENTITIES = ("a", "b", "c")
 

@@ -16,7 +16,7 @@ from nodewarden.api.control_server import ControlServer
 from nodewarden.api.node import Who
 from nodewarden.api.view import View
 from nodewarden.errors import RefusedError
-from nodewarden.gpuhelper.wire import LedgerEntry, RestoreOutcome
+from nodewarden.gpuhelper.wire import LedgerEntry, ReleaseOutcome, RestoreOutcome
 from nodewarden.model.limits import ManualCap
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause
@@ -100,6 +100,15 @@ class FakeNode:
             raise RefusedError(f"a checkpoint of {job} is under way already; wait for it", "busy")
         self.calls.append(("checkpoint", job, who))
         return ["r9"]
+
+    async def release_gpus(self, uuids: Sequence[str], for_s: float, who: Who) -> list[ReleaseOutcome]:
+        self.calls.append(("gpus_release", (tuple(uuids), for_s), who))
+        until_s = self.current.now_s + for_s
+        return [ReleaseOutcome(uuid=uuid, until_s=until_s, text=f"{uuid} is released") for uuid in uuids]
+
+    async def resume_gpus(self, uuids: Sequence[str], who: Who) -> list[ReleaseOutcome]:
+        self.calls.append(("gpus_resume", tuple(uuids), who))
+        return [ReleaseOutcome(uuid=uuid, text=f"{uuid} is taken up again") for uuid in uuids]
 
     async def restore(self, uuids: Sequence[str], who: Who, *, force: bool = False) -> list[RestoreOutcome]:
         self.calls.append(("restore", (tuple(uuids), force), who))

@@ -134,7 +134,8 @@ class PowerCapActuator:
         if not self._link.adopted:
             return
         for uuid, setpoint in caps.items():
-            if uuid in self.writing or uuid not in self._link.identities:
+            identity = self._link.identities.get(uuid)
+            if uuid in self.writing or identity is None or identity.state == "released":
                 continue
             wanted = setpoint if armed else self._lifting(_disarmed(setpoint, self.own.get(uuid)), uuid)
             if self._due(uuid, wanted, is_hot=hot(uuid)):

@@ -109,6 +109,8 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
     return _plain(gpu_status(view, gpu)) | {
         "pci_bus_id": gpu.pci_bus_id,
         "state_since": _time(view, gpu.health_since_s or None),
+        "state_why": gpu.health_text or None,
+        "released_until": _time(view, gpu.released_until_s),
         "power_instant_w": _shown(gpu.power_instant_w),
         "energy_j": _shown(gpu.energy_j),
         "enforced_w": _shown(gpu.enforced_w),

@@ -142,7 +142,7 @@ def _explain_gpu(view: View, gpu: GpuSnapshot, *, is_asked: bool) -> GpuExplanat
 
 
 def _lifts_when(view: View, gpu: GpuSnapshot, setpoint: CapSetpoint | None) -> str:
-    if gpu.health in {"lost", "absent"}:
+    if gpu.health in {"lost", "absent", "released"}:
         return ""  # no cap holds it down
     entry = next((e for e in view.ledger if e.uuid == gpu.uuid), None)
     if entry is not None:
@@ -154,7 +154,10 @@ def _gpu_headline(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: Cap
     name = gpu.name
     since = f" for {for_long(view.now_s - gpu.health_since_s)}" if gpu.health_since_s else ""
     if gpu.health == "lost":
-        return f"{name} has been lost{since}: it fell off the bus and needs a reset."
+        return f"{name} has been lost{since}: {gpu.health_text or 'it fell off the bus and needs a reset'}."
+    if gpu.health == "released":
+        left = "" if gpu.released_until_s is None else f" for another {for_long(gpu.released_until_s - view.now_s)}"
+        return f"{name} is released{left}, so that it can be reset or set up anew: it is neither read nor capped."
     if gpu.health == "absent":
         return f"{name} has been gone{since}: the driver does not list it any more."
     if gpu.health == "unresponsive":
@@ -251,6 +254,8 @@ def _why(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: CapSetpoint 
 
 
 def _undo(view: View, gpu: GpuSnapshot, status: GpuStatus) -> list[str]:
+    if gpu.health == "released":
+        return [f"nodectl gpus resume {gpu.index}"]
     if status.cap is None:
         return []
     name = str(gpu.index) if gpu.index is not None else gpu.uuid

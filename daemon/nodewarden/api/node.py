@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from nodewarden.api.view import View
-from nodewarden.gpuhelper.wire import RestoreOutcome
+from nodewarden.gpuhelper.wire import ReleaseOutcome, RestoreOutcome
 
 
 class Who(msgspec.Struct, frozen=True):
@@ -66,4 +66,12 @@ class Node(Protocol):
 
     async def restore(self, uuids: Sequence[str], who: Who, *, force: bool = False) -> list[RestoreOutcome]:
         """Disarm, then have the helper restore the named GPUs (all when empty); force lifts protective caps too."""
+        ...
+
+    async def release_gpus(self, uuids: Sequence[str], for_s: float, who: Who) -> list[ReleaseOutcome]:
+        """Let go of all device files of these GPUs for `for_s` seconds, so that they can be reset or set up anew."""
+        ...
+
+    async def resume_gpus(self, uuids: Sequence[str], who: Who) -> list[ReleaseOutcome]:
+        """Take released GPUs up again now."""
         ...

@@ -143,7 +143,7 @@ def advice_for(view: View, code: str, uuid: str | None) -> str:
     gpu = view.snapshot.gpus.get(uuid) if uuid is not None else None
     if gpu is None or gpu.index is None:
         return advice
-    return re.sub(r"(nodectl \w+) GPU\b", rf"\1 {gpu.index}", advice)
+    return re.sub(r"(nodectl \w+(?: \w+)?) GPU\b", rf"\1 {gpu.index}", advice)
 
 
 def _of_this_cause(advice: str, cap: CapStatus) -> str:

@@ -15,6 +15,7 @@ from nodewarden.api.node import Node, Who
 from nodewarden.api.status import rfc3339, status_document
 from nodewarden.api.view import View
 from nodewarden.errors import RefusedError
+from nodewarden.gpuhelper.wire import ReleaseOutcome
 
 MAX_FOR_S = 7 * 86400.0
 _Reason = Annotated[str, Meta(max_length=500)]
@@ -90,6 +91,21 @@ class RestoreParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gpu: _Name = "all"
     force: bool = False
+    reason: _Reason = ""
+
+
+class GpusReleaseParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Let go of GPUs; they are taken up again after for_s, or when they were set up anew."""
+
+    gpu: _Name
+    for_s: Annotated[float, Meta(ge=1, le=86400)] = 600.0
+    reason: _Reason = ""
+
+
+class GpusResumeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which released GPUs are taken up again."""
+
+    gpu: _Name = "all"
     reason: _Reason = ""
 
 
@@ -221,6 +237,33 @@ async def _restore(call: Call, params: RestoreParams) -> Any:
     }
 
 
+async def _gpus_release(call: Call, params: GpusReleaseParams) -> Any:
+    uuids = gpus_named(call.node.view(), params.gpu)
+    return _released(call, await call.node.release_gpus(uuids, params.for_s, call.who))
+
+
+async def _gpus_resume(call: Call, params: GpusResumeParams) -> Any:
+    uuids = gpus_named(call.node.view(), params.gpu)
+    return _released(call, await call.node.resume_gpus(uuids, call.who))
+
+
+def _released(call: Call, outcomes: list[ReleaseOutcome]) -> Any:
+    view = call.node.view()
+    gpus = []
+    for outcome in outcomes:
+        gpu = view.snapshot.gpus.get(outcome.uuid)
+        gpus.append(
+            {
+                "uuid": outcome.uuid,
+                "index": gpu.index if gpu else None,
+                "pci_bus_id": gpu.pci_bus_id if gpu else "",
+                "released_until": None if outcome.until_s is None else rfc3339(view.unix_s(outcome.until_s)),
+                "text": outcome.text,
+            }
+        )
+    return {"gpus": sorted(gpus, key=lambda gpu: (gpu["index"] is None, gpu["index"]))}
+
+
 VERBS: dict[str, Verb] = {
     "status": _showing(status_document),
     "gpus": _showing(gpus_document),
@@ -237,4 +280,6 @@ VERBS: dict[str, Verb] = {
     "throttle": Verb(_throttle, "control", ThrottleParams),
     "checkpoint": Verb(_checkpoint, "control", CheckpointParams),
     "restore": Verb(_restore, "control", RestoreParams),
+    "gpus_release": Verb(_gpus_release, "control", GpusReleaseParams),
+    "gpus_resume": Verb(_gpus_resume, "control", GpusResumeParams),
 }

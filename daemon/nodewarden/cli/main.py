@@ -17,7 +17,7 @@ from nodewarden.errors import ConfigError, NodewardenError
 _VERBS = {
     "status": ("status", "status", "What is wrong, what was done, what to do; one screen."),
     "explain": ("explain", "explain", "Why a GPU is capped, what would lift it, how to undo it."),
-    "gpus": ("show", "gpus", "Every GPU in detail."),
+    "gpus": ("show", "gpus", "Every GPU in detail; let go of one for a reset (gpus release)."),
     "pdus": ("show", "pdus", "Every PDU in detail."),
     "jobs": ("show", "jobs", "The training jobs on this node."),
     "caps": ("show", "caps", "Power caps in force, with cause and end."),

@@ -77,15 +77,20 @@ def json_option(function: Function) -> Function:
 
 def timeout_option(function: Function) -> Function:
     """`--timeout` in seconds."""
+    return timeout_option_of(DEFAULT_TIMEOUT_S)(function)
+
+
+def timeout_option_of(default_s: float) -> Callable[[Function], Function]:
+    """`--timeout` for a verb that takes longer than others."""
     return click.option(
         "--timeout",
         "timeout_s",
         type=click.FloatRange(0.05, 600),
-        default=DEFAULT_TIMEOUT_S,
+        default=default_s,
         show_default=True,
         metavar="S",
         help="Give up after so many seconds.",
-    )(function)
+    )
 
 
 def reason_option(function: Function) -> Function:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from nodewarden.cli import gpus_release
 from nodewarden.cli.connection import ask
 from nodewarden.cli.output import emit, emit_json, screen
 from nodewarden.cli.params import json_option, runtime_of, timeout_option
@@ -14,7 +15,7 @@ from nodewarden.cli.words import DASH, age, cause, clock, number
 Document = dict[str, Any]
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @json_option
 @timeout_option
 @click.pass_context
@@ -25,7 +26,10 @@ def gpus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
     Examples:
       nodectl gpus
       nodectl gpus --json | jq '.gpus[] | {uuid, power_w}'
+      nodectl gpus release 5 --for 10m
     """
+    if ctx.invoked_subcommand is not None:
+        return
     columns = [
         Column("GPU", right=True),
         Column("STATE", rank=1),
@@ -43,14 +47,21 @@ def gpus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
     _list(ctx, "gpus", columns, _gpu_row, "No GPU is known.", as_json=as_json, timeout_s=timeout_s)
 
 
+gpus.add_command(gpus_release.release)
+gpus.add_command(gpus_release.resume)
+
+
 def _gpu_row(gpu: Document) -> list[Cell]:
     limits = gpu["limits"]
     used, whole = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     missing = ", ".join(f"{name}: {reason}".replace("_", " ") for name, reason in gpu["missing"].items())
-    style = "" if gpu["state"] == "ok" else "critical"
+    style = "" if gpu["state"] == "ok" else "warning" if gpu["state"] == "released" else "critical"
+    state = gpu["state"]
+    if gpu["released_until"] and state == "released":
+        state += f" until {clock(gpu['released_until'])}"
     return [
         Cell("?" if gpu["index"] is None else str(gpu["index"]), style or "bold"),
-        Cell(gpu["state"], style),
+        Cell(state, style),
         Cell(gpu["uuid"], style),
         Cell(gpu["model"]),
         Cell(number(gpu["power_w"], " W")),
@@ -60,7 +71,7 @@ def _gpu_row(gpu: Document) -> list[Cell]:
         Cell(DASH if used is None or whole is None else f"{used / 1e9:.0f}/{whole / 1e9:.0f} GB"),
         Cell(DASH if gpu["links"] is None else f"{gpu['links_active']}/{gpu['links']}"),
         Cell(DASH if gpu["pids"] is None else str(len(gpu["pids"]))),
-        Cell(gpu["refused"] or missing, "warning"),
+        Cell(gpu["refused"] or gpu["state_why"] or missing, "warning"),
     ]
 
 

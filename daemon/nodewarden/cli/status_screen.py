@@ -108,7 +108,7 @@ def _gpus(gpus: list[Document], screen: Screen) -> list[str]:
 
 def _gpu_row(gpu: Document) -> list[Cell]:
     state, age_s = gpu["state"], gpu["age_s"]
-    style = "" if state == "ok" else "critical"
+    style = "" if state == "ok" else "warning" if state == "released" else "critical"
     said = "" if state == "ok" else state
     if age_s is not None and age_s > _STALE_S:
         said = f"{said or 'no news'} {age(age_s)}"

@@ -18,6 +18,8 @@ from nodewarden.unix_socket import peer_of
 
 RESTORE_DEADLINE_S = 5.0
 """A restore is answered when all writers are done or were given up, which takes the helper up to 3 s."""
+RELEASE_DEADLINE_S = 25.0
+"""Restores, then the library is closed and opened again, which may take seconds for each GPU."""
 REFUSAL_S = 0.05
 """How long a helper of another user is listened to before it is spoken to, in real seconds."""
 
@@ -331,6 +333,20 @@ class HelperClient:
         reply = await self._call(request, max(self._deadline_s, RESTORE_DEADLINE_S))
         if not isinstance(reply, wire.RestoreReply):
             raise HelperError(f"the GPU helper answered a restore with {type(reply).__name__}", "failed")
+        return reply.gpus
+
+    async def release_device(self, uuids: Sequence[str], for_s: float) -> list[wire.ReleaseOutcome]:
+        """Have the helper let go of GPUs for a while. Raises HelperError ("busy": a call hangs), HelperGoneError."""
+        return await self._release(wire.ReleaseDevice(id=next(self._ids), uuids=list(uuids), for_s=for_s))
+
+    async def resume(self, uuids: Sequence[str]) -> list[wire.ReleaseOutcome]:
+        """Have released GPUs taken up again. Raises HelperError, HelperGoneError."""
+        return await self._release(wire.Resume(id=next(self._ids), uuids=list(uuids)))
+
+    async def _release(self, request: wire.ReleaseDevice | wire.Resume) -> list[wire.ReleaseOutcome]:
+        reply = await self._call(request, max(self._deadline_s, RELEASE_DEADLINE_S))
+        if not isinstance(reply, wire.ReleaseReply):
+            raise HelperError(f"the GPU helper answered with {type(reply).__name__}", "failed")
         return reply.gpus
 
     async def ledger(self) -> list[wire.LedgerEntry]:

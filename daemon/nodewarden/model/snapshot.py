@@ -13,7 +13,7 @@ from nodewarden.model.readings import Absent, Failed, Reading
 Number = Reading[float] | Absent | Failed
 Words = Reading[tuple[str, ...]] | Absent | Failed
 
-GpuHealth = Literal["ok", "unresponsive", "lost", "absent"]
+GpuHealth = Literal["ok", "unresponsive", "lost", "absent", "released"]
 
 # Names of the clocks-event reasons: NVML's bits, in the words that people see. Order is the bit order.
 SLOW_REASONS = (
@@ -65,8 +65,9 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The newest readings of one GPU.
 
     Attributes:
-        health: "ok"; "unresponsive" (calls hang); "lost" (fell off the bus, needs a reset); "absent" (was here before).
-        health_since_s: since when it is in that state.
+        health: "ok"; "unresponsive" (calls hang); "lost" (fell off the bus, needs a reset); "absent" (was here before);
+            "released" (we let go of it, as asked, until `released_until_s`).
+        health_since_s: since when it is in that state; health_text says what is known of the cause.
         power_w: mean over about 1 s (energy counter, or the board's own 1 s average).
         margin_c: the board's own signed margin to its nearest limit (T.Limit), positive when safe.
         cap_w: the power limit that clients asked for; enforced_w: the lowest of all limiters, out-of-band included.
@@ -83,6 +84,8 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     health: GpuHealth = "ok"
     health_since_s: float = 0.0
+    health_text: str = ""
+    released_until_s: float | None = None
     board: GpuBoard = GpuBoard()
     junction_c: Number = Absent("not_read")
     hbm_c: Number = Absent("not_read")

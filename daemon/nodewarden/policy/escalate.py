@@ -96,9 +96,9 @@ def escalate(
 
 
 def _is_gone(snapshot: NodeSnapshot, uuid: str) -> bool:
-    """True for a GPU that is known to be lost: it computes nothing, so there is nothing to save from its heat."""
+    """True for a GPU that is known to be lost, or was released for a reset: it computes nothing that could be saved."""
     gpu = snapshot.gpus.get(uuid)
-    return gpu is not None and gpu.health in {"lost", "absent"}
+    return gpu is not None and gpu.health in {"lost", "absent", "released"}
 
 
 def _job_cause(found: ladder.Findings, caps: dict[str, CapSetpoint], worst: str | None) -> Cause:

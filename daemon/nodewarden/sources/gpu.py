@@ -5,6 +5,7 @@ the uuid. A value outside what the physics allows is dropped and counted, the re
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,12 @@ from nodewarden.store import SnapshotStore, SourceRecord
 
 RARE_PERIOD_S = 60.0
 BOARD_RETRY_S = 3.0
+_HEALTH_EVENTS = {
+    "ok": "gpu_back",
+    "lost": "gpu_lost",
+    "unresponsive": "gpu_unresponsive",
+    "absent": "gpu_lost",
+}
 _UNSAID = wire.Value(None, "not_supported")
 
 
@@ -92,7 +99,12 @@ class GpuSource:
         for uuid, identity in self._link.identities.items():
             old = gpus.get(uuid) or GpuSnapshot(uuid=uuid, health_since_s=self._clock.now_s())
             gpus[uuid] = msgspec.structs.replace(
-                old, index=identity.index, model=identity.model, pci_bus_id=identity.pci_bus_id
+                old,
+                index=identity.index,
+                model=identity.model,
+                pci_bus_id=identity.pci_bus_id,
+                released_until_s=identity.released_until_s,
+                health_text=identity.why if old.health == "lost" and identity.state == "lost" else old.health_text,
             )
         for uuid in gpus.keys() - self._link.identities.keys():
             if self._link.status.driver in {"starting", "unresponsive"}:  # a new helper that could not look yet
@@ -115,9 +127,9 @@ class GpuSource:
             self._link.note_news(reply.news)
             self._store.gpus[uuid] = self._merged(self._store.gpus[uuid], reply, record)
             self._set_health(uuid, "ok", "answers again")
-        elif isinstance(reply, wire.ErrorReply) and reply.code == "lost":
-            record.failed(now_s, "lost", reply.text)
-            self._lose(uuid, "lost", reply.text)
+        elif isinstance(reply, wire.ErrorReply) and reply.code in {"lost", "released"}:
+            record.failed(now_s, reply.code, reply.text)
+            self._lose(uuid, "released" if reply.code == "released" else "lost", reply.text)
         else:
             reason = "timeout" if reply is None or reply.code == "busy" else reply.code
             record.failed(now_s, reason, "" if reply is None else reply.text)
@@ -184,21 +196,26 @@ class GpuSource:
         old = self._store.gpus[uuid]
         if old.health == health:
             return
-        self._store.gpus[uuid] = msgspec.structs.replace(old, health=health, health_since_s=self._clock.now_s())
-        code = {"ok": "gpu_back", "lost": "gpu_lost", "unresponsive": "gpu_unresponsive", "absent": "gpu_lost"}[health]
-        self._on_event(Event(code, uuid, f"{old.name} ({old.pci_bus_id or uuid}) is {health}: {why}"))
+        why = why.removeprefix(f"{old.name}: ")
+        self._store.gpus[uuid] = msgspec.structs.replace(
+            old, health=health, health_since_s=self._clock.now_s(), health_text="" if health == "ok" else why
+        )
+        if health != "released":  # the helper tells that itself
+            self._on_event(
+                Event(_HEALTH_EVENTS[health], uuid, f"{old.name} ({old.pci_bus_id or uuid}) is {health}: {why}")
+            )
 
-    def _lose(self, uuid: str, reason: str, why: str) -> None:
+    def _lose(self, uuid: str, health: Literal["lost", "released"], why: str) -> None:
         """A lost GPU keeps its place, without readings."""
         old = self._store.gpus[uuid]
-        if old.health != "lost":
-            gone = Failed(reason, self._clock.now_s())
+        if old.health != health:
+            gone = Failed(health, self._clock.now_s())
             empty = dict.fromkeys((*FAST_QUANTITIES, "slow", "pids"), gone)
             self._store.gpus[uuid] = msgspec.structs.replace(
                 old, links=(), links_taken_at_s=None, slow_s={}, more={}, **empty
             )
             self._rare_due_s.pop(uuid, None)
-            self._set_health(uuid, "lost", why)
+            self._set_health(uuid, health, why)
 
     def _nothing_answers(self, reason: str) -> None:
         now_s = self._clock.now_s()
