@@ -29,7 +29,7 @@
 #define MAX_LINKS 32
 #define MAX_PROCESSES 32
 #define MAX_FIELDS 320
-#define MAX_FUNCTIONS 64
+#define MAX_FUNCTIONS 128
 #define WRITE_RING 4096
 
 /* standin.py reads this list to know the functions by number. */
@@ -45,7 +45,18 @@
     X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetEnforcedPowerLimit) \
     X(nvmlDeviceGetPowerManagementLimitConstraints) X(nvmlDeviceGetPowerManagementDefaultLimit) \
     X(nvmlDeviceSetPowerManagementLimit) X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetComputeRunningProcesses_v3) \
-    X(nvmlDeviceGetPersistenceMode)
+    X(nvmlDeviceGetPersistenceMode) \
+    X(nvmlDeviceGetBAR1MemoryInfo) X(nvmlDeviceGetEncoderUtilization) X(nvmlDeviceGetDecoderUtilization) \
+    X(nvmlDeviceGetJpgUtilization) X(nvmlDeviceGetOfaUtilization) X(nvmlDeviceGetPerformanceState) \
+    X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkGeneration) \
+    X(nvmlDeviceGetCurrPcieLinkWidth) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
+    X(nvmlDeviceGetPcieThroughput) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetTotalEccErrors) \
+    X(nvmlDeviceGetMemoryErrorCounter) X(nvmlDeviceGetSramEccErrorStatus) X(nvmlDeviceGetRemappedRows) \
+    X(nvmlDeviceGetRowRemapperHistogram) X(nvmlDeviceGetVbiosVersion) X(nvmlDeviceGetBoardPartNumber) \
+    X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetNvLinkErrorCounter) \
+    X(nvmlDeviceGetNvLinkRemoteDeviceType) X(nvmlDeviceGetNvLinkRemotePciInfo_v2) X(nvmlDeviceGetGpuFabricInfo) \
+    X(nvmlDeviceGetGpuFabricInfoV) X(nvmlGpmQueryDeviceSupport) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleFree) \
+    X(nvmlGpmSampleGet) X(nvmlGpmMetricsGet)
 
 #define AS_ENUM(name) FN_##name,
 enum { FUNCTIONS(AS_ENUM) FUNCTION_COUNT };
@@ -70,6 +81,24 @@ enum { FEATURE_TLIMIT = 1, FEATURE_THRESHOLDS = 2, FEATURE_AVERAGE_POWER = 4 };
 enum { RIGHT_ALLOWED = 0, RIGHT_DENIED = 1, RIGHT_BY_CAPABILITY = 2 };
 enum { HANG_NONE = 0, HANG_SLEEP = 1, HANG_STAT = 2 };
 
+/* What quantities.c answers with. */
+struct more {
+    char vbios[32], part_number[80];
+    uint8_t cluster[16];
+    uint32_t compute_capability, pstate, sram_threshold, nvswitch_links, module_power_mw;
+    uint32_t engine_pct[4]; /* encoder, decoder, JPEG, OFA */
+    uint32_t pcie_generation[2], pcie_width[2], pcie_replays, pcie_bytes_type;
+    uint32_t ecc_mode[2], mig_mode[2], remapped[4], banks[5], retired[3];
+    uint32_t fabric[5], fabric_version; /* state, status, clique, health mask, health summary */
+    uint32_t link_remote_type[MAX_LINKS], link_remote_bus[MAX_LINKS], link_error_code[MAX_LINKS];
+    uint32_t override_type[MAX_FIELDS], dirty; /* type + 1 of a field that answers override_bits instead */
+    uint64_t override_bits[MAX_FIELDS];
+    uint64_t pcie_bytes[2], bar1_total, bar1_used;
+    uint64_t dram[4], sram[11]; /* volatile, aggregate: corrected, uncorrected; as in the SRAM status */
+    uint64_t link_error[5][MAX_LINKS], link_raw_tx_kib[MAX_LINKS], link_raw_rx_kib[MAX_LINKS];
+    double gpm[18]; /* percent of metrics 1 to 13, then MiB/s of 20, 21, 60, 61 */
+};
+
 struct gpu {
     char uuid[96], name[96], serial[32], bus_id[32];
     uint32_t minor, domain, bus, pci_device_id, pci_subsystem_id, features;
@@ -93,6 +122,7 @@ struct gpu {
     double energy_mj;
     int64_t energy_at_ns;
     uint64_t energy_shown_mj;
+    struct more more;
 };
 
 struct fault {
@@ -118,6 +148,7 @@ struct state {
     uint64_t calls[MAX_FUNCTIONS][MAX_GPUS + 1];
     uint64_t write_count;
     struct write writes[WRITE_RING];
+    int64_t gpm_samples; /* allocated and not freed */
 };
 
 static struct state *state;
@@ -523,6 +554,7 @@ struct utilisation {
 
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, struct utilisation *rates) {
     ON_DEVICE(nvmlDeviceGetUtilizationRates, device, {
+        if (gpu->more.mig_mode[0]) result = NOT_SUPPORTED;
         rates->gpu_pct = gpu->utilisation_pct;
         rates->memory_pct = gpu->memory_utilisation_pct;
     });
@@ -679,6 +711,8 @@ static int as_ulonglong(struct field *field, uint64_t value) {
 
 static int link_bytes(struct gpu *gpu, struct field *field, const uint64_t *kib) {
     if (gpu->link_count == 0) return NOT_SUPPORTED;
+    if (field->scope < gpu->link_count && gpu->more.link_error_code[field->scope])
+        return (int)gpu->more.link_error_code[field->scope];
     if (field->scope != ALL_LINKS)
         return field->scope < gpu->link_count ? as_ulonglong(field, kib[field->scope]) : INVALID_ARGUMENT;
     uint64_t sum = 0;
@@ -691,12 +725,17 @@ static int average_power(struct gpu *gpu, struct field *field) {
     switch (field->scope) {
         case 0: return as_uint(field, capped_mw(gpu, gpu->power_mw));
         case 2: return as_uint(field, gpu->hbm_power_mw);
-        default: return NOT_SUPPORTED; /* 1 is the module, which SXM boards do not report */
+        case 1: return gpu->more.module_power_mw ? as_uint(field, gpu->more.module_power_mw) : NOT_SUPPORTED;
+        default: return NOT_SUPPORTED;
     }
 }
 
+#include "quantities.c"
+
 static int fill(struct gpu *gpu, struct field *field) {
     if (field->id < MAX_FIELDS && gpu->field_error[field->id]) return (int)gpu->field_error[field->id];
+    if (field->id < MAX_FIELDS && gpu->more.override_type[field->id])
+        return as_type(field, (int)gpu->more.override_type[field->id] - 1, gpu->more.override_bits[field->id]);
     switch (field->id) {
         case 82: return as_uint(field, (uint32_t)gpu->hbm_c);
         case 83: case 191: return as_ulonglong(field, energy_mj(gpu));
@@ -722,15 +761,17 @@ static int fill(struct gpu *gpu, struct field *field) {
             field->type = TYPE_INT;
             field->value.as_int = gpu->tlimit_c[field->id - 193];
             return OK;
-        case 230: return as_uint(field, gpu->recovery_action);
-        default: return NOT_SUPPORTED;
+        case 230:
+            if (!(gpu->features & FEATURE_RECOVERY_ACTION)) return NOT_SUPPORTED;
+            return as_uint(field, gpu->recovery_action);
+        default: return fill_more(gpu, field);
     }
 }
 
 EXPORT int nvmlDeviceGetFieldValues(void *device, int count, struct field *fields) {
     ON_DEVICE(nvmlDeviceGetFieldValues, device, {
         for (int i = 0; i < count; i++) {
-            memset(&fields[i].value, 0, sizeof fields[i].value);
+            memset(&fields[i].value, gpu->more.dirty ? 0xa5 : 0, sizeof fields[i].value);
             fields[i].timestamp_us = now_ns(CLOCK_REALTIME) / 1000;
             fields[i].latency_us = 0;
             fields[i].result = fill(gpu, &fields[i]);

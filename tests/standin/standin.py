@@ -30,6 +30,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from standin.boards import FEATURES, MORE
+
 SOURCE = Path(__file__).with_name("nvml.c")
 BUILD_DIR = Path(os.environ.get("NODEWARDEN_STANDIN_BUILD", Path(__file__).with_name("build")))
 
@@ -38,9 +40,11 @@ NO_DEVICE = MAX_GPUS
 MAX_LINKS = 32
 MAX_PROCESSES = 32
 MAX_FIELDS = 320
-MAX_FUNCTIONS = 64
+MAX_FUNCTIONS = 128
 WRITE_RING = 4096
 MAGIC = 0x4E57534C
+
+TYPE_DOUBLE, TYPE_UINT, TYPE_ULONGLONG, TYPE_SLONGLONG, TYPE_INT = 0, 1, 3, 4, 5  # of NVML's value union
 
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
@@ -54,6 +58,41 @@ RIGHTS = {"allowed": 0, "denied": 1, "capability": 2}
 SLOW_FIELDS = {74: 0, 76: 1, 269: 2, 270: 3, 271: 4}
 GIB = 1 << 30
 MIB = 1 << 20
+
+
+class MoreState(ctypes.Structure):
+    """`struct more` of nvml.c: what quantities.c answers with."""
+
+    _fields_: ClassVar = [
+        ("vbios", ctypes.c_char * 32),
+        ("part_number", ctypes.c_char * 80),
+        ("cluster", ctypes.c_uint8 * 16),
+        *((name, ctypes.c_uint32) for name in ("compute_capability", "pstate", "sram_threshold", "nvswitch_links")),
+        ("module_power_mw", ctypes.c_uint32),
+        ("engine_pct", ctypes.c_uint32 * 4),  # encoder, decoder, JPEG, OFA
+        ("pcie_generation", ctypes.c_uint32 * 2),
+        ("pcie_width", ctypes.c_uint32 * 2),
+        *((name, ctypes.c_uint32) for name in ("pcie_replays", "pcie_bytes_type")),
+        ("ecc_mode", ctypes.c_uint32 * 2),
+        ("mig_mode", ctypes.c_uint32 * 2),
+        ("remapped", ctypes.c_uint32 * 4),  # correctable, uncorrectable, pending, failure
+        ("banks", ctypes.c_uint32 * 5),  # max, high, partial, low, none
+        ("retired", ctypes.c_uint32 * 3),  # single bit, double bit, pending
+        ("fabric", ctypes.c_uint32 * 5),  # state, status, clique, health mask, health summary
+        ("fabric_version", ctypes.c_uint32),
+        *((name, ctypes.c_uint32 * MAX_LINKS) for name in ("link_remote_type", "link_remote_bus", "link_error_code")),
+        ("override_type", ctypes.c_uint32 * MAX_FIELDS),
+        ("dirty", ctypes.c_uint32),
+        ("override_bits", ctypes.c_uint64 * MAX_FIELDS),
+        ("pcie_bytes", ctypes.c_uint64 * 2),
+        *((name, ctypes.c_uint64) for name in ("bar1_total", "bar1_used")),
+        ("dram", ctypes.c_uint64 * 4),  # volatile corrected, uncorrected, aggregate corrected, uncorrected
+        ("sram", ctypes.c_uint64 * 11),  # as in the SRAM status: aggregate, volatile, units
+        ("link_error", (ctypes.c_uint64 * MAX_LINKS) * 5),  # replay, recovery, CRC flit, CRC data, ECC data
+        ("link_raw_tx_kib", ctypes.c_uint64 * MAX_LINKS),
+        ("link_raw_rx_kib", ctypes.c_uint64 * MAX_LINKS),
+        ("gpm", ctypes.c_double * 18),  # percent of metrics 1 to 13, then MiB/s of 20, 21, 60, 61
+    ]
 
 
 class GpuState(ctypes.Structure):
@@ -88,6 +127,7 @@ class GpuState(ctypes.Structure):
         ("energy_mj", ctypes.c_double),
         ("energy_at_ns", ctypes.c_int64),
         ("energy_shown_mj", ctypes.c_uint64),
+        ("more", MoreState),
     ]
 
 
@@ -126,10 +166,12 @@ class State(ctypes.Structure):
         ("calls", ctypes.c_uint64 * (MAX_GPUS + 1) * MAX_FUNCTIONS),
         ("write_count", ctypes.c_uint64),
         ("writes", WriteState * WRITE_RING),
+        ("gpm_samples", ctypes.c_int64),
     ]
 
 
-# Boards as they were seen: an A100-SXM4-80GB and an H100 80GB HBM3 (SXM), idle.
+# Boards as they were seen: an A100-SXM4-80GB and an H100 80GB HBM3 (SXM), idle; the H100 PCIe and NVL by their data
+# sheets. What they answer beyond this is in boards.py.
 BOARDS: dict[str, dict[str, object]] = {
     "a100": {
         "name": b"NVIDIA A100-SXM4-80GB",
@@ -175,6 +217,29 @@ BOARDS: dict[str, dict[str, object]] = {
         "memory_total": 81_559 * MIB,
         "memory_reserved": 479 * MIB,
     },
+}
+BOARDS["h100-pcie"] = BOARDS["h100"] | {
+    "name": b"NVIDIA H100 PCIe",
+    "pci_device_id": 0x233110DE,
+    "pci_subsystem_id": 0x162610DE,
+    "power_mw": 48_000,
+    "hbm_power_mw": 20_000,
+    "max_mw": 350_000,
+    "default_mw": 350_000,
+    "clock_mhz": (345, 345, 1593, 765),
+    "max_clock_mhz": (1755, 1755, 1593, 1395),
+    "link_count": 12,  # they exist; without a bridge none is ever active
+}
+BOARDS["h100-nvl"] = BOARDS["h100"] | {
+    "name": b"NVIDIA H100 NVL",
+    "pci_device_id": 0x232110DE,
+    "pci_subsystem_id": 0x183910DE,
+    "power_mw": 61_000,
+    "max_mw": 400_000,
+    "default_mw": 400_000,
+    "max_clock_mhz": (1785, 1785, 2619, 1425),
+    "link_count": 12,
+    "memory_total": 95_830 * MIB,
 }
 BUSES = (0x07, 0x0B, 0x48, 0x4C, 0x88, 0x8B, 0xC8, 0xCB, 0x19, 0x3B, 0x5D, 0x6E, 0x9B, 0xAD, 0xBE, 0xDD)
 MINORS = (2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)  # as on a real node, the minor is not the index
@@ -278,6 +343,18 @@ class Gpu:
     default_w = _watts("default_mw")
     instant_power_w = _watts("instant_power_mw")  # 0 = the same as power_w
     hbm_power_w = _watts("hbm_power_mw")
+
+    @property
+    def more(self) -> MoreState:
+        """Everything that quantities.c answers with; any of it may be set at any time."""
+        return self._state.more
+
+    def answer_field(self, field: int, value: float, type_: int | None = TYPE_ULONGLONG) -> None:
+        """Makes one field answer this value in this type of NVML's union; a type of None ends it."""
+        packing = {0: "<d", 1: "<I4x", 2: "<Q", 3: "<Q", 4: "<q", 5: "<i4x", 6: "<H6x"}
+        kept = 0 if type_ is None else struct.unpack("<Q", struct.pack(packing.get(type_, "<Q"), value))[0]
+        self._state.more.override_bits[field] = kept
+        self._state.more.override_type[field] = 0 if type_ is None else type_ + 1
 
     @property
     def uuid(self) -> str:
@@ -465,7 +542,13 @@ class Standin:
         gpu.limit_mw = gpu.default_mw
         gpu.persistence = 1
         gpu.obeys_cap = 1
-        gpu.link_active[: gpu.link_count] = [1] * gpu.link_count
+        gpu.link_active[: gpu.link_count] = [int(kind != "h100-pcie")] * gpu.link_count
+        gpu.features |= FEATURES[kind]
+        for field, value in MORE[kind].items():
+            if isinstance(value, tuple):
+                getattr(gpu.more, field)[: len(value)] = value
+            else:
+                setattr(gpu.more, field, value)
         gpu.energy_at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
     def env(self) -> dict[str, str]:
