@@ -29,6 +29,7 @@ from nodewarden.node import AgentNode
 from nodewarden.pdus import PduLoops
 from nodewarden.sampling import Progress, every
 from nodewarden.sources.gpu import GpuSource
+from nodewarden.sources.gpu_counters import GpuCounters
 from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
 from nodewarden_alerts.conditions import Facts, Problem
@@ -86,6 +87,7 @@ class Agent:
             self._heard_of_helper,
             reads_every_s=config.sampling.gpu_fast_s,
         )
+        self._gpu_counters = GpuCounters(state.folder / "energy.json")
         self._gpus = GpuSource(
             self._link,
             self._store,
@@ -93,6 +95,7 @@ class Agent:
             fast_period_s=config.sampling.gpu_fast_s,
             slow_period_s=config.sampling.gpu_slow_s,
             raw_links=config.sampling.nvlink_raw,
+            counters=self._gpu_counters,
             on_event=self._recorder.event,
         )
         self._caps = PowerCapActuator(self._link, clock, cap_now_w=self._cap_now_w, on_event=self._recorder.event)
@@ -182,6 +185,7 @@ class Agent:
             group.create_task(self._control.run(), name="control")
             group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
             group.create_task(every(self._clock, Progress(5.0, self._clock.now_s()), self._mend), name="mend")
+            group.create_task(every(self._clock, Progress(60.0, self._clock.now_s()), self._keep_counters), name="keep")
             group.create_task(self._pdus.run(), name="pdus")
             group.create_task(watchdog.feed(self._clock, self._stalled_critical, self._status_line), name="watchdog")
             group.create_task(self._note_that_it_lived(), name="lived")
@@ -189,6 +193,10 @@ class Agent:
     async def _heartbeat(self) -> None:
         """Be heard by the helper every second, however rarely GPUs are read."""
         await self._link.keep()
+
+    async def _keep_counters(self) -> None:
+        """Energy totals go on after a restart; a crash costs them the last minute."""
+        await asyncio.to_thread(self._gpu_counters.save)
 
     async def _first_sweep(self, *, helper_expected: bool) -> None:
         """Read the GPUs once. A helper that is starting, or serves an agent that has just gone, gets a moment.
@@ -220,6 +228,7 @@ class Agent:
         await self._jobs.close()
         await self._link.client.close()
         await self._pdus.close()
+        await self._keep_counters()
         await asyncio.to_thread(self._journal.close)
         log.info("stopped")
 

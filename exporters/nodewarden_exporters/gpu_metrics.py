@@ -16,6 +16,9 @@ _LINKS: dict[str, readers.Reader] = {
     "nvlink_receive_bytes": readers.per_link(lambda link: link.rx_bytes),
 }
 
+# More series than there are errors: a link shows the kinds that it has had, the totals per GPU are always there.
+_ONLY_NONZERO = {"nvlink_errors"}
+
 GPU_METRICS: tuple[Metric, ...] = (
     _gpu(
         "info",
@@ -34,7 +37,7 @@ GPU_METRICS: tuple[Metric, ...] = (
     *(
         quantity_row(each.name, scope="links", read=_LINKS[each.name])
         if each.name in _LINKS
-        else quantity_row(each.name)
+        else quantity_row(each.name, nonzero=each.name in _ONLY_NONZERO)
         for each in GPU_QUANTITIES
         if each.metric
     ),
@@ -44,6 +47,12 @@ GPU_METRICS: tuple[Metric, ...] = (
         readers.margin_to(0),
     ),
     _gpu("margin_to_slowdown_celsius", "Distance to the hardware's slowdown, degrees Celsius.", readers.margin_to(1)),
+    _gpu(
+        "margin_source",
+        "From which limit the margin to max-operating or slowdown is taken: the board's T.Limit, junction or HBM; 1.",
+        readers.margin_sources,
+        ("limit", "source"),
+    ),
     _gpu(
         "junction_min_celsius",
         "Lowest junction in the trailing window.",

@@ -37,6 +37,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
             time; a `Reading` brings its own age.
         field: instead of `read`: the quantity of the GPU's snapshot, for the many rows that are just that.
         quantity: its row in `GPU_QUANTITIES`, which says where it comes from; empty where it is none.
+        nonzero: values of 0 have no line.
         key: what the lines are made from; while it stays equal they are not made again.
         live: depends on the time of the scrape, not only on the snapshot.
     """
@@ -48,6 +49,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     read: Reader
     field: str = ""
     quantity: str = ""
+    nonzero: bool = False
     key: Key | None = None
     live: bool = False
 
@@ -102,7 +104,9 @@ def row(
     return Metric(name=full, help=help_text, scope=scope, labels=labels, read=read, field=field, key=key, live=live)
 
 
-def quantity_row(name: str, *, scope: Scope | None = None, read: Reader = nothing, key: Key | None = None) -> Metric:
+def quantity_row(
+    name: str, *, scope: Scope | None = None, read: Reader = nothing, key: Key | None = None, nonzero: bool = False
+) -> Metric:
     """The row of a quantity of the GPU, from its row in `GPU_QUANTITIES`; `read` where it is not read as it is."""
     quantity = BY_NAME[name]
     return Metric(
@@ -113,5 +117,6 @@ def quantity_row(name: str, *, scope: Scope | None = None, read: Reader = nothin
         read=read,
         field=name if read is nothing else "",
         quantity=name,
+        nonzero=nonzero,
         key=key,
     )

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from nodewarden.api.view import View
-from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.readings import Absent, Failed, Reading, value_or_none
 from nodewarden.model.snapshot import FAST_QUANTITIES, GpuSnapshot
 from nodewarden_exporters.metric import Metric, Scope
 from nodewarden_exporters.metrics import METRICS
@@ -180,7 +180,10 @@ def _fill_series(chunk: _Chunk, metric: Metric, subject: _Subject) -> None:
     series = subject.item.gpu.more.get(metric.field)
     if series is not chunk.same:
         chunk.same = series
-        _write(chunk, metric, subject.identity, () if series is None else series.items())
+        samples = () if series is None else series.items()
+        if metric.nonzero:
+            samples = [(labels, number) for labels, number in samples if value_or_none(number)]
+        _write(chunk, metric, subject.identity, samples)
     chunk.expires_s = chunk.oldest_s + subject.stale_after_s
 
 

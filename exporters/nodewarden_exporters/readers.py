@@ -21,6 +21,7 @@ from nodewarden.model.snapshot import (
     SourceStatus,
 )
 from nodewarden.policy import margins
+from nodewarden.policy.observe import sourced_margins
 from nodewarden_exporters.windows import WINDOWS_S, Windows
 
 # Bounds on what one page may hold, whatever devices and jobs call themselves; a test adds them up (F49).
@@ -100,6 +101,14 @@ def margin_to(which: int) -> Reader:
             yield ONE, Reading(value, _margin_taken_at_s(facts))
 
     return read
+
+
+def margin_sources(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
+    """From what each margin is taken."""
+    if facts.limits is not None:
+        for limit, margin in zip(("max_op", "slowdown"), sourced_margins(facts.gpu, facts.limits), strict=True):
+            if margin is not None:
+                yield (limit, margin.source), Reading(1, _margin_taken_at_s(facts))
 
 
 def _margin_taken_at_s(facts: GpuFacts) -> float:

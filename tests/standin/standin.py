@@ -517,6 +517,7 @@ class Standin:
         self.state.driver_version = b"590.48.01"
         self.state.order[:] = range(MAX_GPUS)
         self.state.device_count = len(kinds)
+        self._kinds = tuple(kinds)
         for slot, kind in enumerate(kinds):
             self._fill(slot, kind)
         self.gpus = [Gpu(self, slot) for slot in range(len(kinds))]
@@ -550,6 +551,16 @@ class Standin:
             else:
                 setattr(gpu.more, field, value)
         gpu.energy_at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def renew(self) -> None:
+        """Every board as it was at the start, with its uuid and serial number; faults end."""
+        self.clear()
+        for slot, kind in enumerate(self._kinds):
+            gpu = self.state.gpus[slot]
+            uuid_before, serial = gpu.uuid, gpu.serial
+            ctypes.memset(ctypes.addressof(gpu), 0, ctypes.sizeof(gpu))
+            self._fill(slot, kind)
+            gpu.uuid, gpu.serial = uuid_before, serial
 
     def env(self) -> dict[str, str]:
         """What a program needs in its environment to find the stand-in as libnvidia-ml.so.1."""

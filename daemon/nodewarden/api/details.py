@@ -10,6 +10,7 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause
 from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, PduSnapshot, SourceStatus
+from nodewarden.policy.observe import sourced_margins
 from nodewarden_alerts.predicates import behind
 
 Document = dict[str, Any]
@@ -106,6 +107,7 @@ def _headed(view: View, **rest: Any) -> Document:
 def _gpu(view: View, gpu: GpuSnapshot) -> Document:
     limits = view.limits.gpus.get(gpu.uuid)
     is_linked = bool(gpu.links)
+    to_max_op, to_slowdown = sourced_margins(gpu, limits) if limits else (None, None)
     return _plain(gpu_status(view, gpu)) | {
         "pci_bus_id": gpu.pci_bus_id,
         "state_since": _time(view, gpu.health_since_s or None),
@@ -119,6 +121,8 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
         "sm_clock_hz": _shown(gpu.sm_clock_hz),
         "memory_clock_hz": _shown(gpu.memory_clock_hz),
         "margin_c": _shown(gpu.margin_c),
+        "margin_to_max_op_source": to_max_op.source if to_max_op else None,
+        "margin_to_slowdown_source": to_slowdown.source if to_slowdown else None,
         "slow_s": {reason: _shown(seconds) for reason, seconds in gpu.slow_s.items()},
         "links_active": sum(link.active for link in gpu.links) if is_linked else None,
         "links": len(gpu.links) if is_linked else None,

@@ -43,7 +43,7 @@ class Gpm:
         self._nvml: NvmlCalls | None = None
 
     def read(self, sweep: Sweep) -> None:
-        """Means since the read before; at the first read there is nothing to tell yet."""
+        """Means since the read before. Where there is nothing new to tell yet, nothing is told."""
         sweep.ask(QUANTITIES, lambda: self._read(sweep))
 
     def _read(self, sweep: Sweep) -> None:
@@ -53,7 +53,7 @@ class Gpm:
         before = self._before
         now_s = self._monotonic_s()
         if before is not None and now_s - before[0] < MIN_SPAN_S:
-            raise NotSupportedError("GPM: the sample before is too young", "not_read")
+            return
         self._nvml = sweep.nvml
         sample = self._free.pop() if self._free else sweep.nvml.call("nvmlGpmSampleAlloc")
         try:
@@ -62,12 +62,10 @@ class Gpm:
             self._free.append(sample)
             raise
         self._before = (now_s, sample)
-        if before is None:
-            raise NotSupportedError("GPM: waits for a second sample", "not_read")
-        self._free.append(before[1])
-        if now_s - before[0] > MAX_SPAN_S:
-            raise NotSupportedError("GPM: the sample before is too old", "not_read")
-        self._put(sweep, before[1], sample)
+        if before is not None:
+            self._free.append(before[1])
+            if now_s - before[0] <= MAX_SPAN_S:
+                self._put(sweep, before[1], sample)
 
     def _put(self, sweep: Sweep, before: Any, after: Any) -> None:
         wanted = sweep.nvml.named("c_nvmlGpmMetricsGet_t")()

@@ -136,7 +136,7 @@ def _state(sweep: Sweep, link: int) -> float:
 
 
 def _kib(sweep: Sweep, field: int, link: int) -> float:
-    return bytes_from_kib(sweep.field((field, link)))
+    return bytes_from_kib(float(sweep.field((field, link))))
 
 
 def _counters(sweep: Sweep, quantity: str, active: Sequence[int], kib: int, plain: int) -> dict[int, float | str]:

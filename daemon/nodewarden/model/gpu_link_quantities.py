@@ -59,7 +59,9 @@ LINK_QUANTITIES: Final[tuple[Quantity, ...]] = (
     ),
     row(
         "nvlink_errors", "nvlink_errors_total",
-        "Errors of the NVLink by kind: replay, recovery, crc_flit, crc_data, ecc_data.", "rare",
+        "Errors of the NVLink by kind (replay, recovery, crc_flit, crc_data, ecc_data); no line while 0, see the GPU's "
+        "totals.",
+        "rare",
         "fields 46.. to 159, nvmlDeviceGetNvLinkErrorCounter (links 12 and up)", ("link", "kind"), boards=NVLINK,
         cost="the one field call; 5 calls per link from 12 up",
     ),

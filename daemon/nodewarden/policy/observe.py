@@ -1,6 +1,6 @@
 """One GPU's readings, screened: which are believed, how fresh, and how hot the GPU is relative to max-operating."""
 
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from nodewarden.model.limits import DEGREES_FROM_C, GpuLimits
 from nodewarden.model.readings import Absent, Reading
@@ -176,22 +176,39 @@ def _update(
     return not moved
 
 
-def margins(gpu: GpuSnapshot, limits: GpuLimits) -> tuple[float | None, float | None]:
-    """Margins to max-operating and to the hardware's slowdown in degrees, positive when safe, None when unknown.
+class Margin(NamedTuple):
+    """A margin in degrees, positive when safe, and what it was taken from: the nearest limit counts."""
+
+    c: float
+    source: Literal["tlimit", "junction", "hbm"]
+
+
+def sourced_margins(gpu: GpuSnapshot, limits: GpuLimits) -> tuple[Margin | None, Margin | None]:
+    """Margins to max-operating and to the hardware's slowdown, None when unknown.
 
     For people: the newest plausible readings, not aged. HBM counts for the first (its own limit) and has no slowdown.
     """
-    core: list[float] = []
+    core: list[Margin] = []
     margin, junction, hbm = gpu.margin_c, gpu.junction_c, gpu.hbm_c
     if limits.kind == "tlimit" and isinstance(margin, Reading) and accept("margin_c", margin.value):
-        core.append(margin.value)
+        core.append(Margin(margin.value, "tlimit"))
     top_c = max_op_c(limits)
     if top_c is not None and isinstance(junction, Reading) and accept("junction_c", junction.value):
-        core.append(top_c - junction.value)
+        core.append(Margin(top_c - junction.value, "junction"))
     to_max_op = list(core)
     if limits.hbm_max_op_c is not None and isinstance(hbm, Reading) and accept("hbm_c", hbm.value):
-        to_max_op.append(limits.hbm_max_op_c - hbm.value)
-    return (
-        min(to_max_op) if to_max_op else None,
-        min(core) + limits.slowdown_above_max_op_c if core else None,
-    )
+        to_max_op.append(Margin(limits.hbm_max_op_c - hbm.value, "hbm"))
+
+    def nearest(found: list[Margin]) -> Margin | None:
+        return min(found, key=lambda one: one.c, default=None)
+
+    to_slowdown = nearest(core)
+    if to_slowdown is not None:
+        to_slowdown = to_slowdown._replace(c=to_slowdown.c + limits.slowdown_above_max_op_c)
+    return nearest(to_max_op), to_slowdown
+
+
+def margins(gpu: GpuSnapshot, limits: GpuLimits) -> tuple[float | None, float | None]:
+    """The same without the sources."""
+    to_max_op, to_slowdown = sourced_margins(gpu, limits)
+    return to_max_op.c if to_max_op else None, to_slowdown.c if to_slowdown else None

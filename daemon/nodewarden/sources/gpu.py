@@ -16,6 +16,7 @@ from nodewarden.model.events import Event
 from nodewarden.model.gpu_quantities import FAST_READ
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.snapshot import FAST_QUANTITIES, SLOW_REASONS, GpuBoard, GpuHealth, GpuSnapshot, Number
+from nodewarden.sources.gpu_counters import GpuCounters
 from nodewarden.sources.gpu_values import LinkBaseline, checked_board, quantities, quantity
 from nodewarden.store import SnapshotStore, SourceRecord
 
@@ -38,6 +39,7 @@ class GpuSource:
         store: where readings go.
         fast_period_s, slow_period_s: how often the sets are read; stale is max(3 periods, 3 s).
         raw_links: read the NVLink bytes with protocol overhead too.
+        counters: what is counted over the readings, kept by their owner.
         on_event: told when a GPU is lost, hangs or is back.
     """
 
@@ -50,6 +52,7 @@ class GpuSource:
         fast_period_s: float,
         slow_period_s: float,
         raw_links: bool = False,
+        counters: GpuCounters | None = None,
         on_event: Callable[[Event], None],
     ) -> None:
         self._link = link
@@ -60,6 +63,7 @@ class GpuSource:
         self._slow_stale_s = max(3 * slow_period_s, 3.0)
         self._on_event = on_event
         self._raw_links = raw_links
+        self._counters = counters or GpuCounters()
         self._links = LinkBaseline()
         self._rare_due_s: dict[str, float] = {}
         self._board_due_s = 0.0
@@ -157,7 +161,8 @@ class GpuSource:
             name: quantity("slow_s", value.value, value.reason, old.slow_s.get(name, Absent()), taken_at_s, record)
             for name, value in reply.slow_s.items()
         }
-        return msgspec.structs.replace(old, slow=slow, slow_s=slow_s, more=more, **fields)
+        merged = msgspec.structs.replace(old, slow=slow, slow_s=slow_s, more=more, **fields)
+        return self._counters.count(merged)
 
     def _take_slow(self, uuid: str, reply: wire.SlowReply | wire.ErrorReply | None, began_s: float) -> None:
         now_s = self._clock.now_s()
