@@ -2,18 +2,36 @@
 
 from functools import partial
 
-from nodewarden.model.gpu_quantities import GPU_QUANTITIES
+from nodewarden.model.gpu_quantities import APART, GPU_QUANTITIES
 from nodewarden.model.readings import value_or_none
 from nodewarden_exporters import readers
 from nodewarden_exporters.metric import Metric, quantity_row, row
 
 _gpu = partial(row, "gpu_", scope="gpu")
 
-# What is not carried as a quantity, but as the state of the links.
-_LINKS: dict[str, readers.Reader] = {
-    "nvlink_up": readers.per_link(lambda link: int(link.active) if link.present else None),
-    "nvlink_transmit_bytes": readers.per_link(lambda link: link.tx_bytes),
-    "nvlink_receive_bytes": readers.per_link(lambda link: link.rx_bytes),
+# What the snapshot carries in a form of its own.
+_APART: dict[str, Metric] = {
+    "slow": quantity_row(
+        "slow", scope="fast", read=readers.slow_reasons, key=lambda facts: value_or_none(facts.gpu.slow)
+    ),
+    "slow_s": quantity_row(
+        "slow_s",
+        scope="fast",
+        read=readers.slow_seconds,
+        key=lambda facts: [value_or_none(seconds) for seconds in facts.gpu.slow_s.values()],
+    ),
+    "pids": quantity_row("pids", scope="gpu", read=readers.compute_processes),
+    "nvlink_up": quantity_row(
+        "nvlink_up",
+        scope="links",
+        read=readers.per_link(lambda link: int(link.active) if link.present else None),
+    ),
+    "nvlink_transmit_bytes": quantity_row(
+        "nvlink_transmit_bytes", scope="links", read=readers.per_link(lambda link: link.tx_bytes)
+    ),
+    "nvlink_receive_bytes": quantity_row(
+        "nvlink_receive_bytes", scope="links", read=readers.per_link(lambda link: link.rx_bytes)
+    ),
 }
 
 # More series than there are errors: a link shows the kinds that it has had, the totals per GPU are always there.
@@ -35,9 +53,7 @@ GPU_METRICS: tuple[Metric, ...] = (
         key=lambda f: f.gpu.health,
     ),
     *(
-        quantity_row(each.name, scope="links", read=_LINKS[each.name])
-        if each.name in _LINKS
-        else quantity_row(each.name, nonzero=each.name in _ONLY_NONZERO)
+        _APART[each.name] if each.name in APART else quantity_row(each.name, nonzero=each.name in _ONLY_NONZERO)
         for each in GPU_QUANTITIES
         if each.metric
     ),
@@ -96,21 +112,4 @@ GPU_METRICS: tuple[Metric, ...] = (
         ("cause",),
         key=readers.cause_of,
     ),
-    _gpu(
-        "slow",
-        "1 while the hardware or driver holds clocks down for this reason.",
-        readers.slow_reasons,
-        ("reason",),
-        scope="fast",
-        key=lambda facts: value_or_none(facts.gpu.slow),
-    ),
-    _gpu(
-        "slow_seconds_total",
-        "Time with clocks held down for this reason, seconds, by the driver's own counters.",
-        readers.slow_seconds,
-        ("reason",),
-        scope="fast",
-        key=lambda facts: [value_or_none(seconds) for seconds in facts.gpu.slow_s.values()],
-    ),
-    _gpu("compute_processes", "Processes that compute on the GPU.", readers.compute_processes),
 )

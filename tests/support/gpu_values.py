@@ -2,13 +2,12 @@
 
 import itertools
 
-from nodewarden.model.gpu_quantities import GPU_QUANTITIES
+from nodewarden.model.gpu_quantities import APART, GPU_QUANTITIES
 from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Reading
 from nodewarden.model.snapshot import FAST_QUANTITIES, Number
 
 LINKS = 18
-OF_LINKS = {"nvlink_up", "nvlink_transmit_bytes", "nvlink_receive_bytes"}
 # What an H100 SXM has not.
 ABSENT = {
     "threshold_c", "module_power_w", "retired_pages", "retired_pages_pending",
@@ -59,7 +58,7 @@ def some_values(at_s: float, links: int = LINKS, *, whole: bool = False) -> dict
     """Something believable for each quantity; with `whole` also for those that this board has not."""
     found: dict[str, dict[Labels, Number]] = {}
     for number, quantity in enumerate(GPU_QUANTITIES):
-        if quantity.name in FAST_QUANTITIES or quantity.name in OF_LINKS:
+        if quantity.name in FAST_QUANTITIES or quantity.name in APART:
             continue
         if quantity.name in ABSENT and not whole:
             found[quantity.name] = {(): Absent("not_supported")}

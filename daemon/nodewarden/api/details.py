@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from nodewarden.api.gpu_attention import attention, quantities
 from nodewarden.api.status import SCHEMA, gpu_status, job_status, pdu_status, rfc3339, sorted_gpus, tidy
 from nodewarden.api.view import View
 from nodewarden.gpuhelper.wire import LedgerEntry
@@ -129,6 +130,8 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
         "pids": list(gpu.pids.value) if isinstance(gpu.pids, Reading) else None,
         "limits": _plain(limits) if limits else None,
         "refused": view.refusals.get(gpu.uuid),
+        "attention": attention(gpu),
+        "quantities": quantities(gpu),
         "missing": {
             name: quantity.reason
             for name in ("junction_c", "hbm_c", "margin_c", "power_w", "cap_w", "utilisation", "slow")

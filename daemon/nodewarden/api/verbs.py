@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from nodewarden.api.capabilities import capabilities_document
 from nodewarden.api.details import agent_document, caps_document, gpus_document, jobs_document, pdus_document
 from nodewarden.api.effects import not_capped, wait_for_cap, wait_for_duty
 from nodewarden.api.explain import explanation
@@ -267,6 +268,7 @@ def _released(call: Call, outcomes: list[ReleaseOutcome]) -> Any:
 VERBS: dict[str, Verb] = {
     "status": _showing(status_document),
     "gpus": _showing(gpus_document),
+    "gpu_capabilities": _showing(capabilities_document),
     "pdus": _showing(pdus_document),
     "jobs": _showing(jobs_document),
     "caps": _showing(caps_document),

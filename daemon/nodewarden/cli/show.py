@@ -7,6 +7,7 @@ import click
 
 from nodewarden.cli import gpus_release
 from nodewarden.cli.connection import ask
+from nodewarden.cli.gpu_capabilities import capability_lines
 from nodewarden.cli.output import emit, emit_json, screen
 from nodewarden.cli.params import json_option, runtime_of, timeout_option
 from nodewarden.cli.table import Cell, Column, table_lines
@@ -16,19 +17,30 @@ Document = dict[str, Any]
 
 
 @click.group(invoke_without_command=True)
+@click.option("--capabilities", is_flag=True, help="Which quantities the boards give, by which call, or why not.")
 @json_option
 @timeout_option
 @click.pass_context
-def gpus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
-    """Every GPU: clocks, memory, links, limits, processes.
+def gpus(ctx: click.Context, capabilities: bool, as_json: bool, timeout_s: float) -> None:
+    """Every GPU: clocks, memory, links, limits, processes, and what needs attention.
 
     \b
     Examples:
       nodectl gpus
       nodectl gpus --json | jq '.gpus[] | {uuid, power_w}'
+      nodectl gpus --capabilities
       nodectl gpus release 5 --for 10m
     """
     if ctx.invoked_subcommand is not None:
+        return
+    if capabilities:
+        document = ask(runtime_of(ctx), "gpu_capabilities", timeout_s=timeout_s)
+        if as_json:
+            emit_json(document)
+        elif not document["gpus"]:
+            emit("No GPU is known.")
+        else:
+            emit("\n".join(capability_lines(screen(), document)))
         return
     columns = [
         Column("GPU", right=True),
@@ -42,6 +54,7 @@ def gpus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
         Column("MEMORY", right=True, rank=7),
         Column("LINKS", right=True, rank=8),
         Column("PROCESSES", right=True, rank=9),
+        Column("ATTENTION", rank=1, shrink=True),
         Column("NOT READ", rank=4, shrink=True),
     ]
     _list(ctx, "gpus", columns, _gpu_row, "No GPU is known.", as_json=as_json, timeout_s=timeout_s)
@@ -71,6 +84,7 @@ def _gpu_row(gpu: Document) -> list[Cell]:
         Cell(DASH if used is None or whole is None else f"{used / 1e9:.0f}/{whole / 1e9:.0f} GB"),
         Cell(DASH if gpu["links"] is None else f"{gpu['links_active']}/{gpu['links']}"),
         Cell(DASH if gpu["pids"] is None else str(len(gpu["pids"]))),
+        Cell("; ".join(gpu["attention"]), "warning"),
         Cell(gpu["refused"] or gpu["state_why"] or missing, "warning"),
     ]
 

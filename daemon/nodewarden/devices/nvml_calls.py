@@ -120,16 +120,6 @@ class NvmlCalls:
         """Whether this call is known not to be in the library."""
         return (name, arguments) in self._absent
 
-    def first(self, handle: Any, *names_and_args: tuple[Any, ...]) -> Any:
-        """The first of several spellings that this library has; the error of the last one where none has."""
-        for position, (name, *args) in enumerate(names_and_args):
-            try:
-                return self.call(name, handle, *args)
-            except NotSupportedError:
-                if position == len(names_and_args) - 1:
-                    raise
-        raise NotSupportedError("no such call")
-
     def fields(self, handle: Any, ids: Sequence[Field]) -> list[float | DeviceError]:
         """Several fields in one driver call; each has its own result, taken by its own type (F17)."""
         known = [wanted for wanted in ids if wanted not in self._unknown] if self._unknown else ids

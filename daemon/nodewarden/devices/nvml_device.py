@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from nodewarden.devices.gpu_library import CapRange, FastValues, GpuIdentity, SlowValues
 from nodewarden.devices.mean_power import MeanPower
 from nodewarden.devices.nvml_calls import DRIVER_REASONS, INVALID_ARGUMENT_CODE, REASONS, UNKNOWN_CODE, Field, NvmlCalls
@@ -120,6 +122,7 @@ class NvmlDevice:
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         try:
             out.slow_bits = int(sweep.first(*(partial(sweep.call, name) for name in names)))
+            sweep.calls["slow"] = sweep.last
         except DeviceLostError:
             raise
         except DeviceError as error:
@@ -127,6 +130,7 @@ class NvmlDevice:
         for field_id, name in SLOW_FIELDS_NS.items():
             try:
                 out.slow_s[name] = seconds_from_ns(sweep.field(field_id))
+                sweep.calls["slow_s"] = sweep.last
             except DeviceLostError:
                 raise
             except DeviceError as error:
@@ -199,41 +203,43 @@ class NvmlDevice:
         links, links_reason = self._links.read(sweep, rare=rare, raw=raw_links)
         read_slow(sweep, self._pcie)
         self._gpm.read(sweep)
-        if rare:
+        if rare or self._board is None:
             read_rare(sweep)
             self._board = self._board_of(sweep)
-        out = SlowValues(
-            board=self._board or GpuBoard(),
-            links=links,
-            links_reason=links_reason,
-            rare=rare,
-            more=sweep.more,
-            calls=self._fast_calls | sweep.calls if rare else sweep.calls,
-        )
-        if out.board.max_w is None:
-            self._board = None  # a range that was not answered is asked for again
-        names = (("nvmlDeviceGetComputeRunningProcesses",), ("nvmlDeviceGetComputeRunningProcesses_v2",))
+        elif self._board.max_w is None:  # a range that was not answered is asked for again
+            self._board = structs.replace(self._board, **self._range_w(sweep))
+        out = SlowValues(board=self._board, links=links, links_reason=links_reason, rare=rare, more=sweep.more)
+        names = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")
         try:
-            out.pids = tuple(sorted({int(process.pid) for process in nvml.first(handle, *names)}))
+            processes = sweep.first(*(partial(sweep.call, name) for name in names))
         except DeviceLostError:
             raise
         except DeviceError as error:
             out.pids_reason = error.reason
+        else:
+            out.pids = tuple(sorted({int(process.pid) for process in processes}))
+            sweep.calls["pids"] = sweep.last
+        out.calls = self._fast_calls | sweep.calls if rare else sweep.calls
         return out
+
+    def _range_w(self, sweep: Sweep) -> dict[str, float | None]:
+        """The caps that the board accepts, as fields of its `GpuBoard`; none where it cannot be capped."""
+        cap = sweep.ask(("cap_min_w", "cap_max_w", "cap_default_w"), self.cap_range_w)
+        if cap is None:
+            return {}
+        sweep.last = "nvmlDeviceGetPowerManagementLimitConstraints"
+        sweep.give("cap_min_w", cap.min_w)
+        sweep.give("cap_max_w", cap.max_w)
+        if cap.default_w is None:
+            sweep.lacks(("cap_default_w",), NotSupportedError("the board does not say"))
+        else:
+            sweep.last = "nvmlDeviceGetPowerManagementDefaultLimit"
+            sweep.give("cap_default_w", cap.default_w)
+        return {"min_w": cap.min_w, "max_w": cap.max_w, "default_w": cap.default_w}
 
     def _board_of(self, sweep: Sweep) -> GpuBoard:
         """Limits of the board, from the thresholds that the sweep has read."""
-        cap = sweep.ask(("cap_min_w", "cap_max_w", "cap_default_w"), self.cap_range_w)
-        watts = {} if cap is None else {"min_w": cap.min_w, "max_w": cap.max_w, "default_w": cap.default_w}
-        if cap is not None:
-            sweep.last = "nvmlDeviceGetPowerManagementLimitConstraints"
-            sweep.give("cap_min_w", cap.min_w)
-            sweep.give("cap_max_w", cap.max_w)
-            if cap.default_w is None:
-                sweep.lacks(("cap_default_w",), NotSupportedError("the board does not say"))
-            else:
-                sweep.last = "nvmlDeviceGetPowerManagementDefaultLimit"
-                sweep.give("cap_default_w", cap.default_w)
+        watts = self._range_w(sweep)
         try:
             sweep.call("nvmlDeviceGetMarginTemperature")
             has_margin = True

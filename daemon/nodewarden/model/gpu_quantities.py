@@ -8,7 +8,7 @@ from typing import Final
 
 from nodewarden.model.gpu_health_quantities import HEALTH_QUANTITIES
 from nodewarden.model.gpu_link_quantities import LINK_QUANTITIES
-from nodewarden.model.quantity import CALL, FIELDS, HOPPER, NONE, Quantity, row
+from nodewarden.model.quantity import FIELDS, HOPPER, NONE, Quantity, row
 
 _ENERGY = "nvmlDeviceGetTotalEnergyConsumption, field 83"
 _GPM = "nvmlGpmSampleGet twice, nvmlGpmMetricsGet metric"
@@ -114,6 +114,15 @@ CLOCKS: Final = (
         "nvmlDeviceGetMaxClockInfo 0 to 3", ("clock",), cost="4 calls", low=1, high=1e11,
     ),
     row(
+        "slow", "gpu_slow", "1 while the hardware or driver holds clocks down for this reason.", "fast",
+        "nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons", ("reason",), high=1,
+    ),
+    row(
+        "slow_s", "gpu_slow_seconds_total",
+        "Time with clocks held down for this reason, seconds, by the driver's own counters.", "fast",
+        "fields 74, 76, 269, 270, 271 (ns)", ("reason",), cost=FIELDS,
+    ),
+    row(
         "lost_sm_s", "gpu_lost_sm_seconds_total",
         "SM-clock seconds lost: integral of 1 - SM clock / highest SM clock over the time in which a kernel ran and "
         "a slow-down reason was active, seconds.",
@@ -126,6 +135,10 @@ CLOCKS: Final = (
 )  # fmt: skip
 
 ACTIVITY: Final = (
+    row(
+        "pids", "gpu_compute_processes", "Processes that compute on the GPU.", "slow",
+        "nvmlDeviceGetComputeRunningProcesses_v3, ..._v2", cost="1 call, 0.5 to 8 ms", high=1e6,
+    ),
     row(
         "utilisation", "gpu_utilisation_ratio",
         "Share of time in which a kernel ran, 0 to 1; 1 does not mean busy, a kernel that waits runs too.", "fast",
@@ -180,9 +193,11 @@ GPU_QUANTITIES: Final[tuple[Quantity, ...]] = (
     *LINK_QUANTITIES,
 )
 BY_NAME: Final[dict[str, Quantity]] = {quantity.name: quantity for quantity in GPU_QUANTITIES}
+APART: Final = frozenset({"slow", "slow_s", "pids", "nvlink_up", "nvlink_transmit_bytes", "nvlink_receive_bytes"})
+"""What the wire and the snapshot carry in a form of its own."""
 COMPUTED: Final = frozenset(quantity.name for quantity in GPU_QUANTITIES if quantity.cost == NONE)
 """What the agent computes from other quantities; nobody reads it from a driver."""
-FAST_READ: Final = tuple(each.name for each in GPU_QUANTITIES if each.every == "fast" and each.name not in COMPUTED)
+FAST_READ: Final = tuple(
+    each.name for each in GPU_QUANTITIES if each.every == "fast" and each.name not in COMPUTED | APART
+)
 """What every fast read of the driver answers, with a value or a reason."""
-
-__all__ = ["BY_NAME", "CALL", "COMPUTED", "FAST_READ", "GPU_QUANTITIES"]

@@ -119,6 +119,16 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def series(self, quantity: str) -> dict[Labels, Number]:
         """All values of a quantity by its labels; a reason under no labels where it is missing as a whole."""
+        if quantity == "slow_s":
+            return {(reason,): seconds for reason, seconds in self.slow_s.items()}
+        if quantity == "slow":
+            slow = self.slow
+            if not isinstance(slow, Reading):
+                return {(): slow}
+            return {(reason,): Reading(float(reason in slow.value), slow.taken_at_s) for reason in SLOW_REASONS}
+        if quantity == "pids":
+            pids = self.pids
+            return {(): Reading(float(len(pids.value)), pids.taken_at_s) if isinstance(pids, Reading) else pids}
         of_link = _OF_LINK.get(quantity)
         if of_link is None:
             return self.more.get(quantity, {})
