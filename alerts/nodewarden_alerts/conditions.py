@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from nodewarden_alerts import predicates
+from nodewarden_alerts import predicates, stalled
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding, Problem, Severity
 
 __all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding", "Problem", "Severity"]
@@ -138,6 +138,14 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="warning",
         find=predicates.control_unavailable,
         advice="run the helper as its systemd unit does (root with CAP_SYS_ADMIN); nodectl doctor says what is missing",
+    ),
+    Condition(
+        code="collective_stalled",
+        title="Collective stalled",
+        severity="warning",
+        find=stalled.stalled_collective,
+        hold_s=stalled.HOLD_S,
+        advice="look at the process of the GPU that is named (py-spy dump --pid PID); nodectl jobs shows who reports",
     ),
     Condition(
         code="pdu_stale",

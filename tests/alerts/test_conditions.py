@@ -210,7 +210,7 @@ def test_each_condition_is_told_alone_and_in_words(code: str, given: Facts, seve
 
 def test_every_code_of_the_table_is_covered_and_unique() -> None:
     assert len(BY_CODE) == len(CONDITIONS)
-    assert {case[0] for case in CASES} | {"disarmed", "limit_exceeded"} == set(BY_CODE)
+    assert {case[0] for case in CASES} | {"disarmed", "limit_exceeded", "collective_stalled"} == set(BY_CODE)
 
 
 def test_no_driver_is_no_problem_where_no_gpu_is_expected() -> None:
