@@ -4,7 +4,9 @@ Loading, enumeration and shutdown live here; calls and error codes in `nvml_call
 `nvml_device`.
 """
 
+import importlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import ModuleType
@@ -44,7 +46,7 @@ class NvmlLibrary:
         self._spared = {same_bus_id(gpu.pci_bus_id) for gpu in spared}
         self._bus_ids |= self._spared
         try:
-            import pynvml  # noqa: PLC0415 - a node without GPUs, and everyone who imports this module, needs none
+            pynvml = _import_pynvml()
         except ImportError as error:
             raise DeviceError("the Python package nvidia-ml-py is not installed", "library_not_found") from error
         nvml = NvmlCalls(pynvml)
@@ -177,6 +179,23 @@ class NvmlLibrary:
     def traces(self, gpu: GpuIdentity) -> Hashable:
         """See `GpuLibrary.traces`."""
         return self._kernel.traces(gpu.pci_bus_id, gpu.minor)
+
+
+def _import_pynvml() -> ModuleType:
+    """A node without GPUs, and everyone who imports this module, needs none.
+
+    On Windows pynvml looks for its library by ctypes.util, which would cost the helper 2 MB here.
+    """
+    name = "ctypes.util"
+    is_there = name in sys.modules
+    if not is_there:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].find_library = None  # type: ignore[attr-defined]
+    try:
+        return importlib.import_module("pynvml")
+    finally:
+        if not is_there:
+            del sys.modules[name]
 
 
 def _text(value: Any) -> str:

@@ -25,7 +25,7 @@ HANGING_S = 1.0
 
 
 class Lane:
-    """One daemon thread and its bounded queue."""
+    """One daemon thread and its bounded queue; the thread is there from the first job on."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._clock = clock
@@ -33,8 +33,8 @@ class Lane:
         self._wake = threading.Condition()
         self._stopping = False
         self.busy_since_s: float | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._name = name
+        self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> bool:
         """Queue a job; False when the lane is full or stopped."""
@@ -42,6 +42,9 @@ class Lane:
             if self._stopping or len(self._jobs) >= MAX_JOBS:
                 return False
             self._jobs.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
             self._wake.notify()
         return True
 
@@ -76,7 +79,7 @@ class Lane:
             try:
                 job()
             except Exception:
-                log.exception("job_failed lane=%s", self._thread.name)
+                log.exception("job_failed lane=%s", self._name)
 
 
 class Gate:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from nodewarden.gpuhelper import lean  # isort: skip - before anything that imports msgspec
 from nodewarden.clock import BootClock
 from nodewarden.devices.nvml import NvmlLibrary
 from nodewarden.gpuhelper.locks import DEFAULT_LOCK_DIR
@@ -50,6 +51,7 @@ def main() -> int:
     """Run the helper; the process ends here, even when a thread hangs in the driver."""
     arguments = _arguments()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    lean.one_arena()
     library = NvmlLibrary()
     if arguments.restore:
         status = restore_once(
