@@ -56,7 +56,7 @@ def test_a_call_that_never_returns_costs_one_thread_and_not_the_stop(rig: Rig) -
     for _ in range(10):
         peer.send(wire.ReadFast(id=peer.next_id(), uuids=[rig.uuids[5]]))
         answers_within_a_second(peer, others)
-    assert threads_of(program.pid) == threads
+    assert threads_of(program.pid) == threads + 1  # the one that hangs; another reads the others
     assert peer.cap(rig.uuids[5], 400).w == 400  # the writer of the same GPU goes on
     began_s = time.monotonic()
     program.signal(signal.SIGTERM)

@@ -350,6 +350,7 @@ def test_a_second_helper_leaves_a_stopped_one_alone(rig: Rig) -> None:
 def test_a_storm_of_connections_that_break_off_leaves_no_thread_behind(rig: Rig) -> None:
     program = rig.start()
     agent = rig.agent()
+    still_serves(agent, rig)
     threads = len(os.listdir(f"/proc/{program.pid}/task"))  # noqa: PTH208
     dice = random.Random(1)
     frame = wire.frame(wire.ReadSlow(id=1, uuids=rig.uuids))

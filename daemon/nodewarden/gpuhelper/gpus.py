@@ -8,6 +8,7 @@ from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.book import Book
 from nodewarden.gpuhelper.locks import gpu_lock
+from nodewarden.gpuhelper.pool import Pool
 from nodewarden.gpuhelper.seat import Shared
 from nodewarden.gpuhelper.worker import GpuWorker
 
@@ -26,11 +27,13 @@ class Gpus:
         self._lock_dir = lock_dir
         self._book = book
         self._shared: Shared | None = None
+        self._pool: Pool | None = None
         self.workers: dict[str, GpuWorker] = {}
 
-    def share(self, shared: Shared) -> None:
+    def share(self, shared: Shared, pool: Pool) -> None:
         """What all workers share; once, before the first is found."""
         self._shared = shared
+        self._pool = pool
 
     def found(self, devices: Sequence[GpuDevice], why_not: str) -> None:
         """The driver thread's news: these answer, and why the others do not."""
@@ -44,9 +47,10 @@ class Gpus:
     def place_for(self, identity: GpuIdentity) -> GpuWorker:
         """The worker of a GPU, made if need be; without its device unless that was found."""
         assert self._shared is not None
+        assert self._pool is not None
         worker = self.workers.get(identity.uuid)
         if worker is None:
-            worker = GpuWorker(identity, gpu_lock(self._lock_dir, identity.uuid), self._shared)
+            worker = GpuWorker(identity, gpu_lock(self._lock_dir, identity.uuid), self._shared, self._pool)
             self.workers = {**self.workers, identity.uuid: worker}
         return worker
 

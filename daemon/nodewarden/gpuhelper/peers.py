@@ -50,9 +50,17 @@ class Peer:
         self.adopted = False
         self.closed = False
 
+    @property
+    def owner(self) -> "Peer":
+        """Itself."""
+        return self
+
     def send(self, reply: wire.Reply) -> None:
         """Send without waiting; a peer whose buffer is full is cut off."""
-        data = wire.frame(reply)
+        self.send_frames(wire.frame(reply))
+
+    def send_frames(self, data: bytes) -> None:
+        """`send` for several replies at once."""
         with self._send_lock:
             if self.closed:
                 return

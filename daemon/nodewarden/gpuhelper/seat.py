@@ -30,6 +30,11 @@ DENIED_FOR_S = 60.0
 class Answerable(Protocol):
     """Where a reply goes. `send` never blocks and never raises."""
 
+    @property
+    def owner(self) -> "Answerable":
+        """The connection behind it."""
+        ...
+
     def send(self, reply: wire.Reply) -> None:
         """Queue or drop."""
         ...

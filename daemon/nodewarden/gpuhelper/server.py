@@ -25,6 +25,7 @@ from nodewarden.gpuhelper.ledger import Ledger
 from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.locks import runtime_lock
 from nodewarden.gpuhelper.peers import Listener, allowed_uids, is_served
+from nodewarden.gpuhelper.pool import Pool
 from nodewarden.gpuhelper.releases import Releases
 from nodewarden.gpuhelper.seat import Shared
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
@@ -63,6 +64,7 @@ class Helper:
         self._book = Book(Ledger(runtime_dir / "gpu-ledger"), clock, self._events, self._news)
         self._adoption = Adoption(self._book, clock)
         self._gate = Gate()
+        self._pool = Pool(clock)
         self._gpus = Gpus(lock_dir, self._book)
         self._driver = Driver(
             library,
@@ -80,6 +82,7 @@ class Helper:
             self._events,
             self._news,
             self._letting_go,
+            self._pool,
             self._driver,
             self._stopping,
         )
@@ -100,7 +103,7 @@ class Helper:
             agent_away=lambda: self._adoption.away,
             contest=contest,
         )
-        self._gpus.share(shared)
+        self._gpus.share(shared, self._pool)
 
     # Start, run, stop -----------------------------------------------------------------------------------------------
 
@@ -171,6 +174,7 @@ class Helper:
             )
         for worker in self._gpus.workers.values():
             worker.stop()
+        self._pool.stop()
         self._driver.stop(1.0)
         if self._listener is not None:
             self._listener.close()
@@ -184,6 +188,7 @@ class Helper:
     def _keep_once(self) -> None:
         now_s = self._clock.now_s()
         self._letting_go.keep()
+        self._pool.help()
         if self._adoption.silence_is_due():
             self._answer_silence()
         if self._adoption.goodbye_is_due():

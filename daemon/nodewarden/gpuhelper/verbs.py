@@ -16,6 +16,7 @@ from nodewarden.gpuhelper.gpus import Gpus
 from nodewarden.gpuhelper.ledger import Record
 from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.peers import Peer
+from nodewarden.gpuhelper.pool import Pool, Sweep
 from nodewarden.gpuhelper.seat import Answerable
 from nodewarden.gpuhelper.worker import GpuWorker
 
@@ -40,6 +41,7 @@ class Verbs:
         events: EventLog,
         news: News,
         letting_go: LettingGo,
+        pool: Pool,
         driver: Driver,
         stopping: threading.Event,
     ) -> None:
@@ -49,6 +51,7 @@ class Verbs:
         self._events = events
         self._news = news
         self._letting_go = letting_go
+        self._pool = pool
         self._driver = driver
         self._stopping = stopping
         self._restoring = threading.Semaphore(MAX_RESTORES)
@@ -60,12 +63,8 @@ class Verbs:
             match request:
                 case wire.Hello():
                     self._hello(peer, request)
-                case wire.ReadFast():
-                    for worker in self._named(peer, request.id, request.uuids):
-                        worker.read("fast", peer, request.id)
-                case wire.ReadSlow():
-                    for worker in self._named(peer, request.id, request.uuids):
-                        worker.read("slow", peer, request.id, rare=request.rare, raw_links=request.raw_links)
+                case wire.ReadFast() | wire.ReadSlow():
+                    self._read(peer, request)
                 case wire.SetCap():
                     self._set_cap(peer, request)
                 case wire.Restore():
@@ -78,6 +77,17 @@ class Verbs:
             code = cast("wire.ErrorCode", error.code)
             uuid = request.uuid if isinstance(request, wire.SetCap) else None
             peer.send(wire.ErrorReply(id=request.id, code=code, text=str(error), uuid=uuid))
+
+    def _read(self, peer: Peer, request: wire.ReadFast | wire.ReadSlow) -> None:
+        workers = self._named(peer, request.id, request.uuids)
+        sweep = Sweep(peer, len(workers))
+        for worker in workers:
+            if isinstance(request, wire.ReadFast):
+                worker.read("fast", sweep, request.id)
+            else:
+                worker.read("slow", sweep, request.id, rare=request.rare, raw_links=request.raw_links)
+        if workers:
+            sweep.wait(self._pool)
 
     def events_for(self, peer: Answerable) -> list[wire.HelperEvent]:
         """Events go to the adopted agent only."""

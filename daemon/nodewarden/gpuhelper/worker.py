@@ -11,7 +11,7 @@ from nodewarden.errors import DeviceError
 from nodewarden.file_lock import FileLock
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.capwriter import CapWriter
-from nodewarden.gpuhelper.lanes import Lane
+from nodewarden.gpuhelper.pool import Pool, ReadLane
 from nodewarden.gpuhelper.replies import fast_reply, slow_reply
 from nodewarden.gpuhelper.seat import UNRESPONSIVE_S, Answerable, Seat, Shared
 
@@ -26,11 +26,11 @@ class GpuWorker:
         writer: caps, restores and checks.
     """
 
-    def __init__(self, identity: GpuIdentity, lock: FileLock, shared: Shared) -> None:
+    def __init__(self, identity: GpuIdentity, lock: FileLock, shared: Shared, pool: Pool) -> None:
         self.uuid = identity.uuid
         self._shared = shared
         self._seat = Seat(identity, lock, shared)
-        self._reader = Lane(f"read-{identity.index}", shared.clock)
+        self._reader = ReadLane(f"read-{identity.index}", pool)
         self.writer = CapWriter(self._seat)
         self._waiters: dict[wire.ReadKind, list[tuple[Answerable, int]]] = {"fast": [], "slow": []}
         self._waiters_lock = threading.Lock()
@@ -116,7 +116,7 @@ class GpuWorker:
             return
         with self._waiters_lock:
             waiters = self._waiters[kind]
-            full = sum(waiter is peer for waiter, _ in waiters) >= MAX_WAITERS
+            full = sum(waiter.owner is peer.owner for waiter, _ in waiters) >= MAX_WAITERS
             submitted = not full and (bool(waiters) or self._reader.submit(lambda: self._read(kind)))
             if submitted:
                 waiters.append((peer, request_id))
@@ -142,7 +142,7 @@ class GpuWorker:
             waiters, self._waiters[kind] = self._waiters[kind], []
         for peer, request_id in waiters:
             if isinstance(values, FastValues):
-                events, news = self._shared.take_events(peer), self._shared.news.number
+                events, news = self._shared.take_events(peer.owner), self._shared.news.number
                 peer.send(fast_reply(self.uuid, request_id, taken_at_s, values, events, news))
             elif isinstance(values, SlowValues):
                 peer.send(slow_reply(self.uuid, request_id, taken_at_s, values))
