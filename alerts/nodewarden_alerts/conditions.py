@@ -14,6 +14,8 @@ __all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding",
 
 # The sum of the GPUs or of the outlets may pass its limit while caps take effect; this long is not "exceeded" yet.
 OVER_LIMIT_S = 10.0
+# A broker that restarts is back by then, with full jitter over 5 s and one doubling.
+MQTT_DOWN_S = 30.0
 
 
 Predicate = Callable[[Facts, float], Iterator[Finding]]
@@ -174,6 +176,14 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="warning",
         find=predicates.http_unavailable,
         advice="ss -ltnp names who holds the port; stop it or change http.listen",
+    ),
+    Condition(
+        code="mqtt_unavailable",
+        title="MQTT unavailable",
+        severity="warning",
+        find=predicates.mqtt_unavailable,
+        hold_s=MQTT_DOWN_S,
+        advice="check [mqtt] and the broker's log; a taken client id: give this agent a state directory of its own",
     ),
     Condition(
         code="config_reload_failed",

@@ -49,7 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         expected_gpus: from the configuration, 0 = none expected.
         ledger: the caps in force, from the helper or its file.
         events: what the helper told lately; those older than `RECENT_S` are not looked at.
-        journal_problem, http_problem, config_problem: in words, None = fine.
+        journal_problem, http_problem, mqtt_problem, config_problem: in words, None = fine.
         stalled: loops that should have made progress and did not, with the time of their last progress.
         clock_stepped_at_s, clock_step_s: the last jump of the wall clock, positive = forward.
         wall_offset_s: Unix time minus CLOCK_BOOTTIME, for the times of day in texts.
@@ -65,6 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[HelperEvent, ...] = ()
     journal_problem: str | None = None
     http_problem: str | None = None
+    mqtt_problem: str | None = None
     config_problem: str | None = None
     stalled: dict[str, float] = {}
     clock_stepped_at_s: float | None = None

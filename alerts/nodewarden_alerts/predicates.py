@@ -332,6 +332,13 @@ def http_unavailable(facts: Facts, now_s: float) -> Iterator[Finding]:
         yield Finding(what=f"metrics cannot be scraped ({facts.http_problem})", done="tried again every 5 s")
 
 
+def mqtt_unavailable(facts: Facts, now_s: float) -> Iterator[Finding]:
+    """The broker does not take what we publish."""
+    del now_s
+    if facts.mqtt_problem is not None:
+        yield Finding(what=f"not published to MQTT ({facts.mqtt_problem})", done="tried again, growing apart")
+
+
 def config_reload_failed(facts: Facts, now_s: float) -> Iterator[Finding]:
     """A reload was refused."""
     del now_s

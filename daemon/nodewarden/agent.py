@@ -38,6 +38,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EX_USAGE, f"{self.prog}: {message}\n")
 
 
+THREADS_S = 1.0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="nodewarden",
@@ -113,7 +116,18 @@ async def _serve(
         if helper is not None:
             await helper.stop()
         state.lived()
+    await _leave_hanging_threads()
     return 0
+
+
+async def _leave_hanging_threads() -> None:
+    """End here if a thread hangs, in a name lookup or a TLS handshake: `asyncio.run` would wait for it."""
+    closing = asyncio.create_task(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait({closing}, timeout=THREADS_S)
+    if not closing.done():
+        log.info("threads_left_behind")
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def _run_until(stop: asyncio.Event, agent: Agent, helper: HelperProcess | None) -> None:

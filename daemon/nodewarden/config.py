@@ -159,8 +159,7 @@ class _Loader:
         short = re.sub(r"[^A-Za-z0-9._-]", "-", self.hostname.partition(".")[0]).lstrip("._-")[:63] or "node"
         merged = _merge({"node": {"name": short}}, merged)
         config = msgspec.convert(merged, Config, dec_hook=_decode_secret)
-        if config.mqtt is not None:
-            self._warn(where.get("mqtt", ("mqtt",)), "is understood, but not active in this version")
+        config = self._fill_mqtt(config, where.get("mqtt", ("mqtt",)))
         return self._fill_secrets(config, where.get("pdu", ("pdu",)))
 
     def _check(self, table: dict[str, Any], where: tuple[str | int, ...]) -> None:
@@ -256,16 +255,51 @@ class _Loader:
             filled.append(msgspec.structs.replace(pdu, **changes))
         return msgspec.structs.replace(config, pdu=tuple(filled))
 
-    def _secret(self, named: str, here: tuple[str | int, ...]) -> Secret | None:
+    def _fill_mqtt(self, config: Config, here: tuple[str | int, ...]) -> Config:
+        mqtt = config.mqtt
+        if mqtt is None:
+            return config
+        if mqtt.cert_file is not None and mqtt.key_file is None:
+            self._wrong((*here, "cert_file"), "needs key_file as well")
+        if mqtt.key_file is not None and mqtt.cert_file is None:
+            self._wrong((*here, "key_file"), "needs cert_file as well")
+        for key in ("ca_file", "cert_file", "key_file"):
+            if getattr(mqtt, key) is not None and not mqtt.tls:
+                self._wrong((*here, key), "belongs to TLS, needed: tls = true")
+        if mqtt.password_file is not None and mqtt.user is None:
+            self._wrong((*here, "password_file"), "needs user as well")
+        files = {key: self._file(getattr(mqtt, key), (*here, key)) for key in ("ca_file", "cert_file", "key_file")}
+        password = None
+        if mqtt.password_file is not None:
+            password = self._secret(mqtt.password_file, (*here, "password_file"))
+            if not mqtt.tls:
+                self._warn((*here, "password_file"), "goes over the network in the clear; tls = true protects it")
+        return msgspec.structs.replace(config, mqtt=msgspec.structs.replace(mqtt, password=password, **files))
+
+    def _file(self, named: str | None, here: tuple[str | int, ...]) -> str | None:
+        """The path that a key names, relative to the configuration file; None where it names none."""
+        if named is None:
+            return None
+        expanded = self._expanded(named, here)
+        return str((self.path.parent / expanded).absolute()) if expanded is not None else None
+
+    def _expanded(self, named: str, here: tuple[str | int, ...]) -> str | None:
         directory = self.environment.get("CREDENTIALS_DIRECTORY")
-        problems = self.warnings if self.offline else self.mistakes
         if _CREDENTIALS in named and not directory:
+            problems = self.warnings if self.offline else self.mistakes
             text = "uses ${CREDENTIALS_DIRECTORY}, which only a service with LoadCredential= has"
             problems.append(Mistake(here, text))
             return None
         expanded = named.replace(_CREDENTIALS, directory or "")
         if "$" in expanded:
             self._wrong(here, "has a $, allowed: a path, with ${CREDENTIALS_DIRECTORY} as the only variable")
+            return None
+        return expanded
+
+    def _secret(self, named: str, here: tuple[str | int, ...]) -> Secret | None:
+        problems = self.warnings if self.offline else self.mistakes
+        expanded = self._expanded(named, here)
+        if expanded is None:
             return None
         file = self.path.parent / expanded
         try:

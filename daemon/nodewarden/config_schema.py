@@ -136,14 +136,36 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_entries: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 200_000
 
 
+_TOPIC = r"^[^+#\x00-\x1f\x7f/]+(/[^+#\x00-\x1f\x7f/]+)*$"
+
+
 class MqttConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The MQTT broker: understood, not active in this version."""
+    """The MQTT broker that the node's state is published to; nothing is ever taken from it.
+
+    Without `port` it is 1883, with `tls` 8883. TLS always verifies: against `ca_file`, or what the system trusts;
+    `cert_file` and `key_file` are this node's own. All three are read again at each connection.
+    """
 
     host: Annotated[str, Meta(min_length=1, max_length=253)]
-    port: Annotated[int, Meta(ge=1, le=65535)] = 1883
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     user: Annotated[str, Meta(max_length=255)] | None = None
     password_file: Annotated[str, Meta(max_length=4096)] | None = None
+    password: Annotated[Secret | None, Meta(extra={"filled": True})] = None
     tls: bool = False
+    ca_file: Annotated[str, Meta(max_length=4096)] | None = None
+    cert_file: Annotated[str, Meta(max_length=4096)] | None = None
+    key_file: Annotated[str, Meta(max_length=4096)] | None = None
+    topic: Annotated[str, Meta(pattern=_TOPIC, max_length=200, description="first levels, without + and #")] = (
+        "nodewarden"
+    )
+    period_s: Annotated[float, Meta(ge=1, le=3600, description="seconds")] = 10.0
+    home_assistant: bool = False
+    home_assistant_prefix: Annotated[str, Meta(pattern=_TOPIC, max_length=200)] = "homeassistant"
+
+    @property
+    def broker_port(self) -> int:
+        """TCP port."""
+        return self.port or (8883 if self.tls else 1883)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -292,16 +292,22 @@ class Recorder:
     Args:
         journal: where entries go.
         now_s, wall_s: CLOCK_BOOTTIME and Unix seconds.
+
+    Attributes:
+        listeners: told of each event as well; must not block or raise.
     """
 
     def __init__(self, journal: Journal, now_s: Callable[[], float], wall_s: Callable[[], float]) -> None:
         self._journal = journal
         self._now_s = now_s
         self._wall_s = wall_s
+        self.listeners: list[Callable[[Event], None]] = []
 
     def event(self, event: Event) -> None:
         """Something happened."""
         events.info(event.code, uuid=event.uuid, detail=event.text)
+        for listener in self.listeners:
+            listener(event)
         self._append("event", event.code, event.uuid, event.text, {})
 
     def decision(self, text: str, data: dict[str, Any]) -> None:

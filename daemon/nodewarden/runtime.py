@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -35,6 +36,9 @@ from nodewarden.store import SnapshotStore
 from nodewarden_alerts.conditions import Facts, Problem
 from nodewarden_alerts.engine import ConditionEngine, health_of
 from nodewarden_exporters.prometheus import Renderer
+
+if TYPE_CHECKING:
+    from nodewarden_exporters.mqtt import MqttPublisher
 
 log = structlog.get_logger("nodewarden.agent")
 
@@ -113,6 +117,7 @@ class Agent:
         )
         self._renderer = Renderer()
         self._renderer.own.config_read(taken=True, unix_s=clock.wall_s())
+        self._mqtt = self._new_publisher()
         self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event, self._new_progress)
         self.node = AgentNode(
             control=self._control,
@@ -135,6 +140,20 @@ class Agent:
             "gpu_slow": self._new_progress("gpu_slow", config.sampling.gpu_slow_s),
             "control": self._new_progress("control", fast_s, critical=True),
         }
+
+    def _new_publisher(self) -> "MqttPublisher | None":
+        """None without a broker, which then costs neither memory nor time."""
+        config = self._config
+        if config.mqtt is None:
+            return None
+        from nodewarden_exporters.mqtt import MqttPublisher  # noqa: PLC0415
+        from nodewarden_exporters.mqtt_metrics import MqttCollector  # noqa: PLC0415
+
+        client_id = f"nodewarden-{config.node.name}-{self._state.instance}"
+        publisher = MqttPublisher(config.mqtt, config.node.name, __version__, client_id, self._clock)
+        self._renderer.own.registry.register(MqttCollector(lambda: publisher.status))
+        self._recorder.listeners.append(publisher.event)
+        return publisher
 
     # Life ---------------------------------------------------------------------------------------------------------
 
@@ -187,6 +206,8 @@ class Agent:
             group.create_task(every(self._clock, Progress(5.0, self._clock.now_s()), self._mend), name="mend")
             group.create_task(every(self._clock, Progress(60.0, self._clock.now_s()), self._keep_counters), name="keep")
             group.create_task(self._pdus.run(), name="pdus")
+            if self._mqtt is not None:
+                group.create_task(self._mqtt.run(), name="mqtt")
             group.create_task(watchdog.feed(self._clock, self._stalled_critical, self._status_line), name="watchdog")
             group.create_task(self._note_that_it_lived(), name="lived")
 
@@ -247,7 +268,7 @@ class Agent:
             self._config_error = None
             fixed = [
                 name
-                for name in ("node", "sampling", "http", "jobs", "journal")
+                for name in ("node", "sampling", "http", "jobs", "journal", "mqtt")
                 if getattr(config, name) != getattr(self._config, name)
             ]
             text = f"[{'], ['.join(fixed)}] take effect at the next start" if fixed else "all of it is in force"
@@ -308,6 +329,7 @@ class Agent:
             events=tuple(self._helper_events),
             journal_problem=self._journal.problem or self._state.problem,
             http_problem=self._http.problem,
+            mqtt_problem=self._mqtt_problem(),
             config_problem=self._config_error,
             stalled=self._stalled(now_s),
             clock_stepped_at_s=control.clock_step_at_s,
@@ -323,7 +345,13 @@ class Agent:
             )
         view = self._view(now_s, problems, ledger)
         self._renderer.observe(view)
+        if self._mqtt is not None:
+            self._mqtt.observe(view)
         self.node.publish(view)
+
+    def _mqtt_problem(self) -> str | None:
+        trouble = self._mqtt.status.trouble if self._mqtt is not None else None
+        return trouble.text if trouble is not None else None
 
     def _view(self, now_s: float, problems: list[Problem], ledger: tuple[LedgerEntry, ...]) -> View:
         control = self._control

@@ -1,4 +1,4 @@
-"""The few facts that outlive the agent: armed or not, and how often it has started lately. One small JSON file.
+"""The few facts that outlive the agent: armed or not, recent starts, which instance. One small JSON file.
 
 Written as a temporary file, fsync, rename, directory fsync; the copy before is kept. A damaged file is moved aside and
 means "disarmed": nothing is written to hardware on the word of a broken file (F70).
@@ -6,6 +6,7 @@ means "disarmed": nothing is written to hardware on the word of a broken file (F
 
 import contextlib
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class _State(msgspec.Struct, kw_only=True):
     armed: bool = False
     starts: int = 0  # starts in a row that did not live QUICK_START_S
     started_wall_s: float = 0.0
+    instance: str = ""
 
 
 class StateFile:
@@ -47,6 +49,14 @@ class StateFile:
     def armed(self) -> bool:
         """Whether automatic setpoints reach the hardware."""
         return self._state.armed
+
+    @property
+    def instance(self) -> str:
+        """A random word of this state directory, stays over restarts: tells agents of one image apart (F42)."""
+        if not self._state.instance:
+            self._state.instance = secrets.token_hex(4)
+            self._save()
+        return self._state.instance
 
     def lock(self) -> None:
         """Become the only agent on this directory; the kernel frees the lock when the process ends.

@@ -192,6 +192,7 @@ CASES: list[tuple[str, Facts, str, str]] = [
         "power_w",
     ),
     ("journal_degraded", facts(journal_problem="disk full"), "warning", "journal does not record (disk full)"),
+    ("mqtt_unavailable", facts(mqtt_problem="no answer"), "warning", "no answer"),
     ("http_unavailable", facts(http_problem="port 10048 in use"), "warning", "port 10048 in use"),
     ("config_reload_failed", facts(config_problem="2 mistakes"), "warning", "the old one stays in force"),
     ("loop_stalled", facts(stalled={"pdu/a": NOW_S - 60}), "warning", "loop pdu/a makes no progress since 11:59:00"),

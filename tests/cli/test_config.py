@@ -82,8 +82,24 @@ def test_the_example_of_the_design_is_valid_and_says_what_is_not_active_yet(tmp_
     assert pdu.outlets == (7, 8)
     assert [w.partition(": ")[2] for w in config.warnings] == [
         "pdu[0].version: 3 is not active in this version: this PDU is not read",
-        "mqtt: is understood, but not active in this version",
     ]
+
+
+def test_the_broker_needs_what_belongs_together_and_its_files_are_found_beside_the_configuration(tmp_path):
+    (tmp_path / "secret").write_text("hush\n")
+    (tmp_path / "secret").chmod(0o600)
+    good = '[mqtt]\nhost = "b"\ntls = true\nuser = "u"\npassword_file = "secret"\nca_file = "ca.pem"\n'
+    mqtt = load_config(write(tmp_path, good)).mqtt
+    assert mqtt is not None
+    assert mqtt.password is not None
+    assert (mqtt.broker_port, mqtt.ca_file, mqtt.password.reveal()) == (8883, str(tmp_path / "ca.pem"), "hush")
+    assert "hush" not in repr(mqtt)
+    bad = '[mqtt]\nhost = "b"\npassword_file = "secret"\nca_file = "ca.pem"\ncert_file = "c.pem"\ntopic = "a/#"\n'
+    said = "\n".join(problems_of(write(tmp_path, bad)))
+    assert "mqtt.topic" in said
+    said = "\n".join(problems_of(write(tmp_path, bad.replace("a/#", "a"))))
+    for part in ("mqtt.ca_file: belongs to TLS", "mqtt.cert_file: needs key_file", "mqtt.password_file: needs user"):
+        assert part in said
 
 
 def test_a_credential_that_only_the_service_has_is_an_error_for_the_agent_and_a_warning_offline(tmp_path):
