@@ -192,7 +192,6 @@ CASES: list[tuple[str, Facts, str, str]] = [
         "power_w",
     ),
     ("journal_degraded", facts(journal_problem="disk full"), "warning", "journal does not record (disk full)"),
-    ("mqtt_unavailable", facts(mqtt_problem="no answer"), "warning", "no answer"),
     ("http_unavailable", facts(http_problem="port 10048 in use"), "warning", "port 10048 in use"),
     ("config_reload_failed", facts(config_problem="2 mistakes"), "warning", "the old one stays in force"),
     ("loop_stalled", facts(stalled={"pdu/a": NOW_S - 60}), "warning", "loop pdu/a makes no progress since 11:59:00"),
@@ -211,7 +210,17 @@ def test_each_condition_is_told_alone_and_in_words(code: str, given: Facts, seve
 
 def test_every_code_of_the_table_is_covered_and_unique() -> None:
     assert len(BY_CODE) == len(CONDITIONS)
-    assert {case[0] for case in CASES} | {"disarmed", "limit_exceeded", "collective_stalled"} == set(BY_CODE)
+    told_after_a_while = {"limit_exceeded", "collective_stalled", "mqtt_unavailable"}
+    assert {case[0] for case in CASES} | {"disarmed"} | told_after_a_while == set(BY_CODE)
+
+
+def test_a_broker_that_is_away_for_longer_than_its_restart_takes_is_told() -> None:
+    engine = ConditionEngine()
+    away = facts(mqtt_problem="no answer")
+    assert "mqtt_unavailable" not in [p.code for p in engine.evaluate(away, NOW_S)]
+    (told,) = [p for p in engine.evaluate(away, NOW_S + 31) if p.code == "mqtt_unavailable"]
+    assert (told.severity, "no answer" in told.text) == ("warning", True)
+    assert advice_of("mqtt_unavailable")
 
 
 def test_no_driver_is_no_problem_where_no_gpu_is_expected() -> None:
