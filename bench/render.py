@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import prometheus_client
+from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +13,7 @@ from prometheus_client.registry import Collector
 from table import Row
 
 from nodewarden.api.view import View
+from nodewarden.model.gpu_quantities import FAST_READ
 from nodewarden_exporters.prometheus import Renderer
 from support.views import a_gpu, a_pdu, a_view, gpu_uuid, some_links
 
@@ -28,7 +30,9 @@ def views() -> list[View]:
         if second % 10:
             before = made[-1].snapshot.gpus
             for n in range(8):
-                view.snapshot.gpus[gpu_uuid(n)] = a_gpu(n, now_s, links=before[gpu_uuid(n)].links)
+                gpu = a_gpu(n, now_s, links=before[gpu_uuid(n)].links)
+                kept = {name: values for name, values in before[gpu.uuid].more.items() if name not in FAST_READ}
+                view.snapshot.gpus[gpu.uuid] = structs.replace(gpu, more=gpu.more | kept)
         else:
             for n in range(8):
                 view.snapshot.gpus[gpu_uuid(n)] = a_gpu(n, now_s, links=some_links(now_s))

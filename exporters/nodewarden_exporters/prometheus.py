@@ -12,8 +12,9 @@ from itertools import islice
 from typing import Any
 
 from nodewarden.api.view import View
+from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading, value_or_none
-from nodewarden.model.snapshot import FAST_QUANTITIES, GpuSnapshot
+from nodewarden.model.snapshot import FAST_QUANTITIES, GpuSnapshot, Number
 from nodewarden_exporters.metric import Metric, Scope
 from nodewarden_exporters.metrics import METRICS
 from nodewarden_exporters.own import OwnMetrics
@@ -33,6 +34,7 @@ from nodewarden_exporters.windows import Windows
 SHARED_S = 0.5
 
 _NEVER = math.inf
+_EMPTY: dict[Labels, Number] = {}
 _MAX_ID_CHARS = 128
 _GPU_STALE_S = 3.0
 _PDU_STALE_S = 15.0
@@ -123,7 +125,9 @@ class Renderer:
                 if chunk is None:
                     chunk = chunks[subject.identity] = _Chunk()
                 if metric.field in FAST_QUANTITIES:
-                    _fill_field(chunk, metric, subject)
+                    _fill_one(chunk, metric, subject, getattr(subject.item.gpu, metric.field))
+                elif metric.field and not metric.labels:
+                    _fill_one(chunk, metric, subject, subject.item.gpu.more.get(metric.field, _EMPTY).get(()))
                 elif metric.field:
                     _fill_series(chunk, metric, subject)
                 elif not metric.live:
@@ -160,9 +164,8 @@ class Renderer:
         self._built_s, self._valid_until_s = now_s, valid_until_s
 
 
-def _fill_field(chunk: _Chunk, metric: Metric, subject: _Subject) -> None:
+def _fill_one(chunk: _Chunk, metric: Metric, subject: _Subject, quantity: Number | None) -> None:
     """The one line of a plain quantity; made again only when the value changed."""
-    quantity = getattr(subject.item.gpu, metric.field)
     if type(quantity) is not Reading or not math.isfinite(quantity.value):
         chunk.text, chunk.same = "", None
         return
