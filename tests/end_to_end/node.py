@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from standin.standin import Gpu, Standin
+from support.kernel_log import KernelLogFile
 from support.ports import free_port
 from support.processes import Program
 from support.wait import wait_for
@@ -65,6 +66,7 @@ class TestNode:
         self.state = self.folder / "state"
         self.config = self.folder / "nodewarden.toml"
         self.standin = Standin(self.folder, kinds)
+        self.kernel_log = KernelLogFile(self.folder / "kmsg")
         self.port = free_port()
         self.write_config(config, name)
         for gpu in self.standin.gpus:
@@ -85,6 +87,7 @@ class TestNode:
             "NODEWARDEN_RUNTIME_DIR": str(self.runtime),
             "NODEWARDEN_STATE_DIR": str(self.state),
             "NODEWARDEN_LOCK_DIR": str(self.folder / "lock"),
+            "NODEWARDEN_KERNEL_LOG": str(self.kernel_log.path),
             "NODEWARDEN_CONFIG": str(self.config),
             "NOTIFY_SOCKET": None,
             "INVOCATION_ID": None,

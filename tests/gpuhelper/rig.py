@@ -16,6 +16,7 @@ from nodewarden.clock import ScaledClock
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.ledger import read_ledger
 from standin.standin import Standin
+from support.kernel_log import KernelLogFile
 from support.processes import Program
 from support.wait import wait_for
 
@@ -115,6 +116,11 @@ class Peer:
         assert isinstance(reply, wire.RestoreReply), reply
         return {outcome.uuid: outcome for outcome in reply.gpus}
 
+    def errors(self, epoch: str = "", after: int = 0, kernel_after: int = -1) -> wire.EventsReply:
+        reply = self.ask(wire.Events(id=self.next_id(), epoch=epoch, after=after, kernel_after=kernel_after))
+        assert isinstance(reply, wire.EventsReply), reply
+        return reply
+
     def ledger(self) -> dict[str, wire.LedgerEntry]:
         reply = self.ask(wire.Ledger(id=self.next_id()))
         assert isinstance(reply, wire.LedgerReply), reply
@@ -139,13 +145,19 @@ class Rig:
         self.lock_dir = self.folder / "lock"
         self.socket_path = self.runtime_dir / "gpu.sock"
         self.ledger_path = self.runtime_dir / "gpu-ledger"
+        self.kernel_log = KernelLogFile(self.folder / "kmsg")
         self.programs: list[Program] = []
         self.peers: list[Peer] = []
 
     def start(self, *words: str, env: dict[str, str | None] | None = None, ready: bool = True) -> Program:
         program = Program(
             [*HELPER, "--runtime-dir", self.runtime_dir, "--lock-dir", self.lock_dir, *words],
-            env={**self.standin.env(), "NOTIFY_SOCKET": None, **(env or {})},
+            env={
+                **self.standin.env(),
+                "NOTIFY_SOCKET": None,
+                "NODEWARDEN_KERNEL_LOG": str(self.kernel_log.path),
+                **(env or {}),
+            },
         )
         self.programs.append(program)
         if ready:

@@ -31,6 +31,7 @@
 #define MAX_FIELDS 320
 #define MAX_FUNCTIONS 128
 #define WRITE_RING 4096
+#define EVENT_RING 4096
 
 /* standin.py reads this list to know the functions by number. */
 #define FUNCTIONS(X) \
@@ -56,7 +57,9 @@
     X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetNvLinkErrorCounter) \
     X(nvmlDeviceGetNvLinkRemoteDeviceType) X(nvmlDeviceGetNvLinkRemotePciInfo_v2) X(nvmlDeviceGetGpuFabricInfo) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlGpmQueryDeviceSupport) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleFree) \
-    X(nvmlGpmSampleGet) X(nvmlGpmMetricsGet)
+    X(nvmlGpmSampleGet) X(nvmlGpmMetricsGet) \
+    X(nvmlEventSetCreate) X(nvmlEventSetFree) X(nvmlEventSetWait_v2) X(nvmlDeviceRegisterEvents) \
+    X(nvmlDeviceGetSupportedEventTypes)
 
 #define AS_ENUM(name) FN_##name,
 enum { FUNCTIONS(AS_ENUM) FUNCTION_COUNT };
@@ -135,6 +138,11 @@ struct write {
     int32_t slot, value_mw, result, pid;
 };
 
+struct event {
+    uint64_t type, data;
+    uint32_t slot, unused;
+};
+
 struct state {
     uint32_t magic, bytes;
     int32_t init_error;
@@ -149,6 +157,9 @@ struct state {
     uint64_t write_count;
     struct write writes[WRITE_RING];
     int64_t gpm_samples; /* allocated and not freed */
+    uint64_t supported_events[MAX_GPUS];
+    uint64_t event_count;
+    struct event events[EVENT_RING];
 };
 
 static struct state *state;
@@ -778,3 +789,5 @@ EXPORT int nvmlDeviceGetFieldValues(void *device, int count, struct field *field
         }
     });
 }
+
+#include "events.c"

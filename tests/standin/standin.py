@@ -42,6 +42,7 @@ MAX_PROCESSES = 32
 MAX_FIELDS = 320
 MAX_FUNCTIONS = 128
 WRITE_RING = 4096
+EVENT_RING = 4096
 MAGIC = 0x4E57534C
 
 TYPE_DOUBLE, TYPE_UINT, TYPE_ULONGLONG, TYPE_SLONGLONG, TYPE_INT = 0, 1, 3, 4, 5  # of NVML's value union
@@ -54,6 +55,7 @@ GPU_IS_LOST = 15
 LIB_RM_VERSION_MISMATCH = 18
 
 FEATURE_TLIMIT, FEATURE_THRESHOLDS, FEATURE_AVERAGE_POWER = 1, 2, 4
+SBE_EVENT, DBE_EVENT, P_STATE_EVENT, XID_EVENT = 1, 2, 4, 8
 RIGHTS = {"allowed": 0, "denied": 1, "capability": 2}
 SLOW_FIELDS = {74: 0, 76: 1, 269: 2, 270: 3, 271: 4}
 GIB = 1 << 30
@@ -149,6 +151,15 @@ class WriteState(ctypes.Structure):
     ]
 
 
+class EventState(ctypes.Structure):
+    """`struct event` of nvml.c."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_uint64) for name in ("type", "data")),
+        *((name, ctypes.c_uint32) for name in ("slot", "unused")),
+    ]
+
+
 class State(ctypes.Structure):
     """`struct state` of nvml.c; the library refuses a file of another size."""
 
@@ -167,6 +178,9 @@ class State(ctypes.Structure):
         ("write_count", ctypes.c_uint64),
         ("writes", WriteState * WRITE_RING),
         ("gpm_samples", ctypes.c_int64),
+        ("supported_events", ctypes.c_uint64 * MAX_GPUS),
+        ("event_count", ctypes.c_uint64),
+        ("events", EventState * EVENT_RING),
     ]
 
 
@@ -406,6 +420,23 @@ class Gpu:
         self._state.margin_is_set = value is not None
 
     @property
+    def supported_events(self) -> int:
+        """Mask of the events that this board has; registration for any other is refused as a whole."""
+        return self._standin.state.supported_events[self.slot]
+
+    @supported_events.setter
+    def supported_events(self, value: int) -> None:
+        self._standin.state.supported_events[self.slot] = value
+
+    def xid(self, code: int, *, times: int = 1) -> None:
+        """The driver reports an error, as an event of type 8; it writes no line to the kernel's log."""
+        state = self._standin.state
+        for _ in range(times):
+            event = state.events[state.event_count % EVENT_RING]
+            event.type, event.data, event.slot = XID_EVENT, code, self.slot
+            state.event_count += 1
+
+    @property
     def enforced_w(self) -> float:
         return min(self.limit_w, self.oob_limit_w or self.limit_w)
 
@@ -550,6 +581,7 @@ class Standin:
                 getattr(gpu.more, field)[: len(value)] = value
             else:
                 setattr(gpu.more, field, value)
+        self.state.supported_events[slot] = XID_EVENT | SBE_EVENT | DBE_EVENT | P_STATE_EVENT
         gpu.energy_at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
     def renew(self) -> None:

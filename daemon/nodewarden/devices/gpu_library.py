@@ -64,6 +64,13 @@ class SlowValues(msgspec.Struct, kw_only=True):
     calls: dict[str, str] = {}
 
 
+class XidEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An error that the driver reported of a GPU, "" when it does not say of which."""
+
+    uuid: str
+    xid: int
+
+
 class CapRange(msgspec.Struct, frozen=True, kw_only=True):
     """Limits in watts that the board accepts, and the one it starts with (None = it does not say)."""
 
@@ -149,6 +156,14 @@ class GpuLibrary(Protocol):
 
     def held_files(self) -> list[str]:
         """Device files that this process has open though they are of no GPU in `devices`; all, when not open."""
+        ...
+
+    def wait_for_errors(self, timeout_s: float) -> list[XidEvent]:
+        """Errors that the driver has reported since the last call; none after so many real seconds.
+
+        Blocks, and keeps the library from being closed as long; one thread calls it. Raises NotSupportedError where the
+        driver reports none, DeviceError.
+        """
         ...
 
     def traces(self, gpu: GpuIdentity) -> Hashable:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity
+from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity, XidEvent
 from nodewarden.devices.nvidia_proc import KernelList, open_device_files, same_bus_id
 from nodewarden.devices.nvml_calls import NvmlCalls, unload
 from nodewarden.devices.nvml_device import NvmlDevice
+from nodewarden.devices.nvml_events import NvmlEvents
 from nodewarden.errors import DeviceError, DeviceLostError
 
 log = logging.getLogger("nodewarden.gpu")
@@ -36,6 +37,7 @@ class NvmlLibrary:
         self._bus_ids: set[str] = set()  # of every GPU ever seen
         self._spared: set[str] = set()  # bus ids
         self._nvml: NvmlCalls | None = None
+        self._events: NvmlEvents | None = None
         self._devices: dict[str, NvmlDevice] = {}
         self._count: int | None = None
         self.trouble = ""
@@ -57,6 +59,7 @@ class NvmlLibrary:
                 raise _explained(error) from error
             nvml = self._loaded_anew(pynvml, error)
         self._nvml = nvml
+        self._events = NvmlEvents(nvml)
         self._kernel_count = len(self._kernel.bus_ids())
         try:
             version = nvml.call("nvmlSystemGetDriverVersion")
@@ -88,6 +91,9 @@ class NvmlLibrary:
         self._devices.clear()
         self._count = None
         nvml, self._nvml = self._nvml, None
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
         if nvml is not None:
             try:
                 nvml.call("nvmlShutdown")
@@ -165,6 +171,13 @@ class NvmlLibrary:
             known.identity = identity
             return known
         return NvmlDevice(nvml, handle, identity, self._monotonic_s)
+
+    def wait_for_errors(self, timeout_s: float) -> list[XidEvent]:
+        """See `GpuLibrary.wait_for_errors`."""
+        events = self._events
+        if events is None:
+            raise DeviceError("the library is not open", "driver_not_loaded")
+        return events.wait(list(self._devices.values()), timeout_s)
 
     def held_files(self) -> list[str]:
         """See `GpuLibrary.held_files`."""

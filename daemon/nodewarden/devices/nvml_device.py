@@ -82,6 +82,11 @@ class NvmlDevice:
         self._gpm.drop()
         self._handle = None
 
+    @property
+    def handle(self) -> Any:
+        """NVML's; raises DeviceLostError after the library was closed."""
+        return self._live()
+
     def _live(self) -> Any:
         if self._handle is None:
             raise DeviceLostError(f"GPU {self.identity.index}: the library was closed")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nodewarden.devices.gpu_library import GpuDevice, GpuIdentity
+from nodewarden.devices.kernel_log import whole_bus_id
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.book import Book
 from nodewarden.gpuhelper.locks import gpu_lock
@@ -53,6 +54,14 @@ class Gpus:
             worker = GpuWorker(identity, gpu_lock(self._lock_dir, identity.uuid), self._shared, self._pool)
             self.workers = {**self.workers, identity.uuid: worker}
         return worker
+
+    def uuid_at(self, bus_id: str) -> str:
+        """Uuid of the GPU at a PCI address, "" when none is known there."""
+        wanted = whole_bus_id(bus_id)
+        for worker in self.workers.values():
+            if whole_bus_id(worker.identity.pci_bus_id) == wanted:
+                return worker.uuid
+        return ""
 
     def shown(self) -> list[wire.GpuIdentity]:
         """How the helper presents them."""

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from nodewarden.gpuhelper import lean  # isort: skip - before anything that imports msgspec
 from nodewarden.clock import BootClock
+from nodewarden.devices.kernel_log import KERNEL_LOG
 from nodewarden.devices.nvml import NvmlLibrary
 from nodewarden.gpuhelper.locks import DEFAULT_LOCK_DIR
 from nodewarden.gpuhelper.restore import restore_once
@@ -33,6 +34,12 @@ def _arguments() -> argparse.Namespace:
     runtime_dir = os.environ.get("NODEWARDEN_RUNTIME_DIR") or DEFAULT_RUNTIME_DIR
     parser.add_argument("--runtime-dir", type=Path, default=Path(runtime_dir), help="default: %(default)s")
     parser.add_argument("--lock-dir", type=Path, default=DEFAULT_LOCK_DIR, help="default: %(default)s")
+    parser.add_argument(
+        "--kernel-log",
+        type=Path,
+        default=Path(os.environ.get("NODEWARDEN_KERNEL_LOG") or KERNEL_LOG),
+        help="where the kernel's messages are read; default: %(default)s",
+    )
     parser.add_argument(
         "--service",
         action="store_true",
@@ -69,6 +76,7 @@ def main() -> int:
                 lock_dir=arguments.lock_dir,
                 clock=BootClock(),
                 service=arguments.service,
+                kernel_log=arguments.kernel_log,
             )
         except OSError as error:
             print(f"nodewarden-gpu: {error}", file=sys.stderr)  # noqa: T201 - there may be no log yet

@@ -1,7 +1,7 @@
 """The GPU helper as a whole: verbs, the keeper's second-by-second duties, start and stop. Plain threads, no event loop.
 
-The main thread waits for signals; `driver` finds GPUs; each GPU has two lanes (`worker`); the keeper watches expiry,
-silence, pending restores, locks and the ledger once a second.
+The main thread waits for signals; `driver` finds GPUs; each GPU has two lanes (`worker`); `watchers` listen for GPU
+errors; the keeper watches expiry, silence, pending restores, locks and the ledger once a second.
 """
 
 import logging
@@ -19,6 +19,7 @@ from nodewarden.gpuhelper.adoption import BY_HAND_S, Adoption
 from nodewarden.gpuhelper.book import Book, EventLog, News
 from nodewarden.gpuhelper.caps import expiry_s
 from nodewarden.gpuhelper.driver import Driver
+from nodewarden.gpuhelper.gpu_errors import ErrorFeed
 from nodewarden.gpuhelper.gpus import STOP_S, Gpus
 from nodewarden.gpuhelper.lanes import Gate
 from nodewarden.gpuhelper.ledger import Ledger
@@ -30,6 +31,7 @@ from nodewarden.gpuhelper.releases import Releases
 from nodewarden.gpuhelper.seat import Shared
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
 from nodewarden.gpuhelper.verbs import Verbs
+from nodewarden.gpuhelper.watchers import DriverWatcher, KernelWatcher
 from nodewarden.gpuhelper.worker import GpuWorker
 from nodewarden.sdnotify import notify
 
@@ -43,7 +45,10 @@ EXIT_OK, EXIT_FAILED, EXIT_SECOND, EXIT_CONFIG = 0, 1, 75, 78
 
 
 class Helper:
-    """One running helper; it owns the runtime lock already. contest=False: it answers no foreign limit."""
+    """One running helper; it owns the runtime lock already. contest=False: it answers no foreign limit.
+
+    kernel_log: where the kernel's complaints of GPUs are read; None = nowhere.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class Helper:
         stop: threading.Event,
         *,
         contest: bool = True,
+        kernel_log: Path | None = None,
     ) -> None:
         self._clock = clock
         self._stop = stop
@@ -75,6 +81,9 @@ class Helper:
         )
         releases = Releases(runtime_dir / "gpu-released", clock, library.traces)
         self._letting_go = LettingGo(releases, self._gpus, self._driver, self._events, clock)
+        self._errors = ErrorFeed(self._news.add, self._gpus.uuid_at)
+        self._driver_watcher = DriverWatcher(library, clock, self._gate, self._errors, self._stopping)
+        self._kernel_watcher = KernelWatcher(kernel_log, clock, self._errors, self._stopping)
         self._verbs = Verbs(
             self._gpus,
             self._adoption,
@@ -84,6 +93,8 @@ class Helper:
             self._letting_go,
             self._pool,
             self._driver,
+            self._errors,
+            self._kernel_watcher,
             self._stopping,
         )
         self._listener: Listener | None = None
@@ -118,6 +129,7 @@ class Helper:
         self._adoption.recall()
         self._letting_go.begin()
         self._driver.start()
+        self._driver_watcher.start()
         if self._driver.first_look.wait(first_look_s):
             for worker in self._gpus.workers.values():
                 worker.writer.probed.wait(first_look_s / 4)
@@ -175,6 +187,7 @@ class Helper:
         for worker in self._gpus.workers.values():
             worker.stop()
         self._pool.stop()
+        self._driver_watcher.leave(1.0)
         self._driver.stop(1.0)
         if self._listener is not None:
             self._listener.close()
@@ -268,6 +281,7 @@ def serve(
     clock: Clock,
     service: bool = False,
     stop: threading.Event | None = None,
+    kernel_log: Path | None = None,
 ) -> int:
     """Run the helper on any GPU library until SIGTERM, SIGINT or SIGHUP, or until `stop` is set.
 
@@ -281,6 +295,7 @@ def serve(
         clock: CLOCK_BOOTTIME, shared with the agent.
         service: started by the service manager: it stays without an agent, and serves the agent's user.
         stop: set by the caller instead of signals, where this is not the main thread.
+        kernel_log: where the kernel's complaints of GPUs are read; None = nowhere.
     """
     stop, wait = waiting(stop or threading.Event())
     runtime_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -300,7 +315,7 @@ def serve(
         wait(clock.real_s(1.0))
         if stop.is_set():
             return EXIT_OK
-    helper = Helper(library, runtime_dir, lock_dir, clock, stop)
+    helper = Helper(library, runtime_dir, lock_dir, clock, stop, kernel_log=kernel_log)
     helper.begin()
     status = EXIT_OK
     try:

@@ -12,12 +12,14 @@ from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.adoption import Adoption
 from nodewarden.gpuhelper.book import Book, EventLog, News
 from nodewarden.gpuhelper.driver import Driver
+from nodewarden.gpuhelper.gpu_errors import ErrorFeed
 from nodewarden.gpuhelper.gpus import Gpus
 from nodewarden.gpuhelper.ledger import Record
 from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.peers import Peer
 from nodewarden.gpuhelper.pool import Pool, Sweep
 from nodewarden.gpuhelper.seat import Answerable
+from nodewarden.gpuhelper.watchers import KernelWatcher
 from nodewarden.gpuhelper.worker import GpuWorker
 
 log = logging.getLogger("nodewarden.gpu")
@@ -43,6 +45,8 @@ class Verbs:
         letting_go: LettingGo,
         pool: Pool,
         driver: Driver,
+        errors: ErrorFeed,
+        kernel_watcher: KernelWatcher,
         stopping: threading.Event,
     ) -> None:
         self._gpus = gpus
@@ -53,6 +57,8 @@ class Verbs:
         self._letting_go = letting_go
         self._pool = pool
         self._driver = driver
+        self._errors = errors
+        self._kernel_watcher = kernel_watcher
         self._stopping = stopping
         self._restoring = threading.Semaphore(MAX_RESTORES)
 
@@ -71,6 +77,10 @@ class Verbs:
                     self._restore(peer, request)
                 case wire.ReleaseDevice() | wire.Resume():
                     self._let_go(peer, request)
+                case wire.Events():
+                    self._kernel_watcher.start(request.kernel_after)
+                    reply = self._errors.take(request.id, request.epoch, request.after, request.kernel_after)
+                    peer.send(reply)
                 case wire.Ledger():
                     peer.send(wire.LedgerReply(id=request.id, entries=self._book.entries()))
         except HelperError as error:
@@ -119,6 +129,7 @@ class Verbs:
                 ledger=self._book.entries(),
                 ledger_ok=self._book.ok,
                 events=self.events_for(peer),
+                errors=self._errors.count,
             )
         )
 

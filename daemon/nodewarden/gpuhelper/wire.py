@@ -118,7 +118,20 @@ class Resume(msgspec.Struct, tag="resume", tag_field="verb", kw_only=True):
     uuids: list[str] = []
 
 
-Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger | ReleaseDevice | Resume
+class Events(msgspec.Struct, tag="events", tag_field="verb", kw_only=True):
+    """GPU errors that the driver or the kernel's log has told, after those that the agent knows.
+
+    epoch and after: of the last answer taken over; kernel_after: number of the last line of the kernel's log that was
+    taken over in this boot (-1 = none), also from helpers before this one.
+    """
+
+    id: int
+    epoch: str = ""
+    after: int = 0
+    kernel_after: int = -1
+
+
+Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger | ReleaseDevice | Resume | Events
 
 
 # Replies -------------------------------------------------------------------------------------------------------------
@@ -186,7 +199,7 @@ class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
     """What the agent adopts. `events` are those since the last hello or reply that carried them.
 
     news is the number of changes of all this so far; fast replies carry it, so that a hello is needed only when it is
-    another one.
+    another one. errors is the number of GPU errors that were told so far (`Events`).
     """
 
     id: int
@@ -200,6 +213,7 @@ class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
     ledger_ok: bool = True
     events: list[HelperEvent] = []
     news: int = 0
+    errors: int = 0
 
 
 class Value(msgspec.Struct, array_like=True):
@@ -323,6 +337,55 @@ class ReleaseReply(msgspec.Struct, tag="released", kw_only=True):
     gpus: list[ReleaseOutcome] = []
 
 
+class GpuError(msgspec.Struct, kw_only=True):
+    """One complaint, or a burst of the same.
+
+    Attributes:
+        number: of this entry; rises within an epoch.
+        source: "nvml" (an event of the driver) or "kernel" (a line of its log).
+        kind: "xid"; "sxid" of an NVSwitch; "off_bus" for the words without a code.
+        uuid: of the GPU, "" where none is known at `bus_id`, or it is a switch.
+        count, first_s, last_s: how many, and when (CLOCK_BOOTTIME).
+        kernel_number: number of the last of these lines in the kernel's log, -1 where it is none.
+        text, pid, process: of the first, as far as the source says.
+    """
+
+    source: Literal["nvml", "kernel"]
+    kind: Literal["xid", "sxid", "off_bus"]
+    code: int
+    uuid: str = ""
+    bus_id: str = ""
+    number: int = 0
+    count: int = 1
+    first_s: float = 0.0
+    last_s: float = 0.0
+    kernel_number: int = -1
+    text: str = ""
+    pid: int | None = None
+    process: str = ""
+
+
+class Listening(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a source of errors is listened to; `reason` says why not. lost: what it dropped before it was read."""
+
+    up: bool = False
+    reason: str = ""
+    lost: int = 0
+
+
+class EventsReply(msgspec.Struct, tag="events", kw_only=True):
+    """See `Events`. last: what to ask for next; more: there are others; dropped: those that nobody took in time."""
+
+    id: int
+    epoch: str
+    errors: list[GpuError] = []
+    last: int = 0
+    more: bool = False
+    dropped: int = 0
+    driver: Listening = Listening()
+    kernel: Listening = Listening()
+
+
 class ErrorReply(msgspec.Struct, tag="error", kw_only=True):
     """A request that was not done; `uuid` where it concerns one GPU of several."""
 
@@ -332,7 +395,9 @@ class ErrorReply(msgspec.Struct, tag="error", kw_only=True):
     uuid: str | None = None
 
 
-Reply = HelloReply | FastReply | SlowReply | CapReply | RestoreReply | LedgerReply | ReleaseReply | ErrorReply
+Reply = (
+    HelloReply | FastReply | SlowReply | CapReply | RestoreReply | LedgerReply | ReleaseReply | EventsReply | ErrorReply
+)
 
 _encoder = msgspec.msgpack.Encoder()
 request_decoder = msgspec.msgpack.Decoder(Request)

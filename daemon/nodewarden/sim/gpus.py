@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Hashable, Sequence
 
-from nodewarden.devices.gpu_library import CapRange, FastValues, GpuDevice, GpuIdentity, SlowValues
-from nodewarden.errors import DeviceError, DeviceLostError
+from nodewarden.devices.gpu_library import CapRange, FastValues, GpuDevice, GpuIdentity, SlowValues, XidEvent
+from nodewarden.errors import DeviceError, DeviceLostError, NotSupportedError
 from nodewarden.model.snapshot import SLOW_REASONS, GpuBoard, LinkState
 from nodewarden.sim.firmware import MAX_OP_C, SHUTDOWN_C, SLOWDOWN_C
 from nodewarden.sim.plant import LINKS, MAX_SM_HZ, MAX_W, MIN_W, GpuPlant, Plant
@@ -170,6 +170,11 @@ class SimLibrary:
     def held_files(self) -> list[str]:
         """None: the plant has no device files."""
         return []
+
+    def wait_for_errors(self, timeout_s: float) -> list[XidEvent]:
+        """The twin's boards report none."""
+        del timeout_s
+        raise NotSupportedError("the twin reports no errors")
 
     def traces(self, gpu: GpuIdentity) -> Hashable:
         """Always the same: the twin's boards are not reset."""
