@@ -41,6 +41,8 @@ KEEPER_S = 1.0
 CHECK_S = 5.0
 """How often the board is compared with the ledger when no agent reads."""
 FIRST_LOOK_S = 2.0
+LEAVE_S = 0.8
+"""How long the end waits for the wait for events to be over, in real seconds, beside the restores."""
 EXIT_OK, EXIT_FAILED, EXIT_SECOND, EXIT_CONFIG = 0, 1, 75, 78
 
 
@@ -178,6 +180,7 @@ class Helper:
     def end(self, *, restoring: bool = True) -> None:
         """Restore at once, shut the library down if nothing hangs, give up locks and socket."""
         self._stopping.set()
+        left_by_s = time.monotonic() + LEAVE_S
         notify("STOPPING=1", STATUS="restoring")
         outcomes = self.restore_all(force=False, why="helper stopped") if restoring else []
         for outcome in outcomes:
@@ -187,7 +190,7 @@ class Helper:
         for worker in self._gpus.workers.values():
             worker.stop()
         self._pool.stop()
-        self._driver_watcher.leave(1.0)
+        self._driver_watcher.leave(max(0.0, left_by_s - time.monotonic()))
         self._driver.stop(1.0)
         if self._listener is not None:
             self._listener.close()
