@@ -81,6 +81,9 @@ async def test_an_h100_has_all_quantities_but_those_that_no_h100_has(boards: Rig
     assert gpu.series("threshold_c")["slowdown",] == Absent("not_supported")
     assert set(gpu.calls) >= {each.name for each in GPU_QUANTITIES} - missing - COMPUTED
     assert gpu.calls["hbm_power_w"] == "field 185 scope 2"
+    assert gpu.calls["nvlink_total_transmit_bytes"] == "field 138 all links"
+    assert gpu.calls["threshold_offset_c"] == "fields 193 to 196"
+    assert gpu.calls["nvlink_errors"] == "nvmlDeviceGetNvLinkErrorCounter, fields 32 to 159"
 
 
 def has_any(gpu: GpuSnapshot, name: str) -> bool:
@@ -101,7 +104,7 @@ async def test_an_a100_lacks_what_came_with_hopper(boards: Rig, node: Watched) -
     assert known(gpu, "remap_banks", "max") == 640
     assert known(gpu, "pcie_generation", "max") == 4
     assert gpu.calls["nvlink_up"] == "nvmlDeviceGetNvLinkState"
-    assert node.gpu(board(boards, H100).uuid).calls["nvlink_up"] == "field 165 scope 17"
+    assert node.gpu(board(boards, H100).uuid).calls["nvlink_up"] == "field 165 per link"
 
 
 async def test_memory_errors_and_repairs_come_by_place_life_and_kind(boards: Rig, node: Watched) -> None:
@@ -252,7 +255,8 @@ async def test_links_that_never_were_are_not_down_and_one_that_goes_is(boards: R
     assert len(gpu.links) == 12
     assert not any(link.active or link.present for link in gpu.links)
     assert known(gpu, "nvlinks_down") == 0
-    assert gpu.number("nvlink_total_transmit_bytes") == Absent("not_read")
+    assert gpu.number("nvlink_total_transmit_bytes") == Absent("no_link")
+    assert gpu.number("nvlink_errors") == gpu.number("nvlink_transmit_bytes") == Absent("no_link")
     assert values(gpu, "nvlink_errors") == {}
     assert f'nodewarden_nvlink_up{{uuid="{card.uuid}"' not in node.page()
     assert f'nodewarden_nvlink_up{{uuid="{sxm.uuid}",link="9"}} 1' in node.page()

@@ -10,7 +10,7 @@ from nodewarden.model.readings import Absent, Reading
 from nodewarden.model.snapshot import GpuSnapshot
 
 Document = dict[str, Any]
-State = Literal["available", "not_on_board", "not_in_driver", "no_permission", "off", "not_read", "failed"]
+State = Literal["available", "not_on_board", "not_in_driver", "no_permission", "off", "not_read", "no_link", "failed"]
 
 _STATES: dict[str, State] = {
     "not_supported": "not_on_board",
@@ -19,6 +19,7 @@ _STATES: dict[str, State] = {
     "no_permission": "no_permission",
     "off": "off",
     "not_read": "not_read",
+    "no_link": "no_link",
 }
 
 

@@ -13,6 +13,7 @@ STATES = {
     "no_permission": ("no permission", "warning"),
     "off": ("switched off", ""),
     "not_read": ("not read yet", ""),
+    "no_link": ("no active link", ""),
     "failed": ("failed", "critical"),
 }
 

@@ -101,7 +101,7 @@ class NvmlDevice:
         put("hbm_c", partial(field, FIELD_HBM_C))
         put("margin_c", partial(call, "nvmlDeviceGetMarginTemperature"))
         put("energy_j", lambda: self._energy_j(sweep))
-        self._put_power(sweep)
+        self._put_power(sweep, sweep.last)
         put("cap_w", lambda: self._limit_w(sweep, "nvmlDeviceGetPowerManagementLimit", FIELD_CAP_MW))
         put("enforced_w", lambda: self._limit_w(sweep, "nvmlDeviceGetEnforcedPowerLimit", FIELD_ENFORCED_MW))
         rates = sweep.ask(("utilisation", "memory_utilisation"), lambda: call("nvmlDeviceGetUtilizationRates"))
@@ -127,7 +127,7 @@ class NvmlDevice:
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         try:
             out.slow_bits = int(sweep.first(*(partial(sweep.call, name) for name in names)))
-            sweep.calls["slow"] = sweep.last
+            sweep.came_from("slow")
         except DeviceLostError:
             raise
         except DeviceError as error:
@@ -135,7 +135,7 @@ class NvmlDevice:
         for field_id, name in SLOW_FIELDS_NS.items():
             try:
                 out.slow_s[name] = seconds_from_ns(sweep.field(field_id))
-                sweep.calls["slow_s"] = sweep.last
+                sweep.came_from("slow_s")
             except DeviceLostError:
                 raise
             except DeviceError as error:
@@ -152,13 +152,13 @@ class NvmlDevice:
             self._mean_power.add(energy_j, after_s)
         return energy_j
 
-    def _put_power(self, sweep: Sweep) -> None:
+    def _put_power(self, sweep: Sweep, energy_call: str | Field) -> None:
         """Mean power from the energy counter, until then what the board calls its mean; instant power beside it."""
         mean_w = self._mean_power.mean_w()
         if mean_w is None:
             sweep.lacks(("power_energy_w",), DeviceError("the counter has not moved for long enough", "not_read"))
         else:
-            sweep.last = sweep.calls.get("energy_j", "")
+            sweep.last = energy_call
             sweep.give("power_energy_w", mean_w)
             sweep.give("power_w", mean_w)
 
@@ -223,8 +223,8 @@ class NvmlDevice:
             out.pids_reason = error.reason
         else:
             out.pids = tuple(sorted({int(process.pid) for process in processes}))
-            sweep.calls["pids"] = sweep.last
-        out.calls = self._fast_calls | sweep.calls if rare else sweep.calls
+            sweep.came_from("pids")
+        out.calls = self._fast_calls | sweep.calls
         return out
 
     def _range_w(self, sweep: Sweep) -> dict[str, float | None]:
@@ -312,7 +312,7 @@ class NvmlDevice:
             (value,) = sweep.nvml.fields(sweep.handle, (field_id,))
             if isinstance(value, DeviceError):
                 raise value
-            sweep.last = f"field {field_id}"
+            sweep.last = field_id
             return value
 
         limit_mw = sweep.first(lambda: sweep.call(name), field)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from nodewarden.devices.nvml_calls import Field, NvmlCalls
-from nodewarden.devices.nvml_sweep import Sweep
+from nodewarden.devices.nvml_sweep import ALL_LINKS, Sweep
 from nodewarden.errors import DeviceError, DeviceLostError
 from nodewarden.model.snapshot import LinkState
 from nodewarden.units import bytes_from_kib, bytes_per_s_from_mbps
@@ -19,7 +19,6 @@ _COUNT: Final = 91
 _STATE, _SPEED, _COMMON_SPEED = 165, 164, 90
 _TX_KIB, _RX_KIB, _RAW_TX_KIB, _RAW_RX_KIB = 138, 139, 140, 141
 _TX_BYTES, _RX_BYTES = 202, 204  # boards after Hopper count payload bytes here
-ALL_LINKS = 0xFFFFFFFF
 _TOTAL_ERRORS: Final = {"replay": 52, "recovery": 59, "crc_flit": 38, "crc_data": 45, "ecc_data": 160}
 # Number for nvmlDeviceGetNvLinkErrorCounter, and the fields of links 0 and 6: the fields end at link 11.
 _ERRORS: Final = {
@@ -68,7 +67,7 @@ class Links:
         for link in range(self._count or 0):
             try:
                 states[link] = bool(sweep.first(partial(sweep.field, (_STATE, link)), partial(_state, sweep, link)))
-                sweep.calls["nvlink_up"] = sweep.last
+                sweep.came_from("nvlink_up")
             except DeviceLostError:
                 raise
             except DeviceError as error:
@@ -113,7 +112,7 @@ class Links:
             sweep.last = "nvmlDeviceGetNvLinkRemoteDeviceType"
             sweep.give("nvlink_info", 1.0, str(link), *self._ends[link])
         if not active:
-            sweep.lacks(_RARE, DeviceError("no link is active", "not_read"))
+            sweep.lacks(_RARE, DeviceError("no link is active", "no_link"))
 
 
 def _count_links(nvml: NvmlCalls, handle: Any) -> int:
@@ -145,7 +144,7 @@ def _counters(sweep: Sweep, quantity: str, active: Sequence[int], kib: int, plai
     for link in active:
         try:
             found[link] = _kib(sweep, kib, link)
-            sweep.calls[quantity] = sweep.last
+            sweep.came_from(quantity)
         except DeviceLostError:
             raise
         except DeviceError as error:
@@ -156,7 +155,7 @@ def _counters(sweep: Sweep, quantity: str, active: Sequence[int], kib: int, plai
     for link, value in zip(active, newer, strict=True):
         if not isinstance(value, DeviceError):
             found[link] = float(value)
-            sweep.calls[quantity] = f"field {plain}"
+            sweep.came_from(quantity, (plain, link))
     return found
 
 
@@ -167,7 +166,9 @@ def _total(sweep: Sweep, quantity: str, field: int, parts: dict[int, float | str
     def total() -> float:
         if len(numbers) < len(parts) or not parts:
             reasons = [value for value in parts.values() if isinstance(value, str)]
-            raise DeviceError("a part of the sum is missing", reasons[0] if reasons else "not_read")
+            raise DeviceError(
+                "a part of the sum is missing", reasons[0] if reasons else "implausible" if parts else "no_link"
+            )
         try:
             return _kib(sweep, field, ALL_LINKS)
         except DeviceLostError:

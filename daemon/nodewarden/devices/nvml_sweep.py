@@ -8,22 +8,24 @@ from nodewarden.devices.nvml_calls import Field, NvmlCalls
 from nodewarden.errors import DeviceError, DeviceLostError, NotSupportedError
 from nodewarden.model.quantity import Labels
 
+ALL_LINKS = 0xFFFFFFFF
+"""The scope that means the sum over all NVLinks."""
+
 
 class Sweep:
     """The answers of one read.
 
     Attributes:
         more: quantity -> values of its labels -> value in SI units, or the reason why there is none.
-        calls: quantity -> the call that gave it.
-        last: the call that was answered last.
+        last: the call or field that was answered last.
     """
 
     def __init__(self, nvml: NvmlCalls, handle: Any, wanted: Iterable[Field] = ()) -> None:
         self.nvml = nvml
         self.handle = handle
         self.more: dict[str, dict[Labels, float | str]] = {}
-        self.calls: dict[str, str] = {}
-        self.last = ""
+        self._ways: dict[str, dict[str | Field, None]] = {}
+        self.last: str | Field = ""
         ids = list(wanted)
         self._fields = dict(zip(ids, nvml.fields(handle, ids), strict=True)) if ids else {}
 
@@ -60,7 +62,7 @@ class Sweep:
             raise NotSupportedError(f"field {wanted}: was not asked for", "off")
         if isinstance(value, DeviceError):
             raise value
-        self.last = f"field {wanted}" if isinstance(wanted, int) else f"field {wanted[0]} scope {wanted[1]}"
+        self.last = wanted
         return value
 
     def outcome(self, wanted: Field) -> float | DeviceError | None:
@@ -77,7 +79,7 @@ class Sweep:
         except DeviceError as error:
             values[labels] = error.reason
         else:
-            self.calls[quantity] = self.last
+            self.came_from(quantity)
 
     def put_call(
         self, quantity: str, labels: Labels, name: str, *args: Any, convert: Callable[[Any], float] = float
@@ -88,7 +90,16 @@ class Sweep:
     def give(self, quantity: str, value: float, *labels: str) -> None:
         """Take a value that the last call has brought beside others."""
         self.more.setdefault(quantity, {})[labels] = float(value)
-        self.calls[quantity] = self.last
+        self.came_from(quantity)
+
+    def came_from(self, quantity: str, way: str | Field | None = None) -> None:
+        """Note the call or field that gave a quantity, the last one if none is named."""
+        self._ways.setdefault(quantity, {})[self.last if way is None else way] = None
+
+    @property
+    def calls(self) -> dict[str, str]:
+        """Quantity -> the calls that gave it, in words."""
+        return {quantity: _in_words(list(ways)) for quantity, ways in self._ways.items()}
 
     def lacks(self, quantities: Iterable[str], error: DeviceError) -> None:
         """What would have given all of these has failed."""
@@ -104,3 +115,21 @@ class Sweep:
         except DeviceError as error:
             self.lacks(quantities, error)
             return None
+
+
+def _in_words(ways: list[str | Field]) -> str:
+    """Such as "nvmlDeviceGetClockInfo", "field 82", "fields 3 to 6", "field 164 per link"."""
+    plain = sorted(way for way in ways if isinstance(way, int))
+    scoped: dict[int, list[int]] = {}
+    for way in ways:
+        if isinstance(way, tuple):
+            scoped.setdefault(way[0], []).append(way[1])
+    words = [way for way in ways if isinstance(way, str) and way]
+    if len(plain) == 1:
+        words.append(f"field {plain[0]}")
+    elif plain:
+        words.append(f"fields {plain[0]} to {plain[-1]}")
+    for field, scopes in scoped.items():
+        one = "all links" if scopes == [ALL_LINKS] else f"scope {scopes[0]}"
+        words.append(f"field {field} {one if len(scopes) == 1 else 'per link'}")
+    return ", ".join(words)

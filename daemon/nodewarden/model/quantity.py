@@ -12,7 +12,9 @@ import msgspec
 Every = Literal["fast", "slow", "rare"]
 Labels = tuple[str, ...]
 
-ABSENT_REASONS = frozenset({"not_supported", "not_in_driver", "deprecated", "no_permission", "off", "not_read"})
+ABSENT_REASONS = frozenset(
+    {"not_supported", "not_in_driver", "deprecated", "no_permission", "off", "not_read", "no_link"}
+)
 """Reasons that mean "this board, driver or process has no such quantity", not "it stopped answering"."""
 
 FIELDS = "shares the one field call"

@@ -132,11 +132,12 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         of_link = _OF_LINK.get(quantity)
         if of_link is None:
             return self.more.get(quantity, {})
-        return {
+        found: dict[Labels, Number] = {
             (str(link.link),): Reading(float(value), self.links_taken_at_s or 0.0)
             for link in self.links
             if (value := getattr(link, of_link)) is not None
         }
+        return found or self.more.get(quantity, {})
 
     @property
     def name(self) -> str:

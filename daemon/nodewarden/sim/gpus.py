@@ -93,6 +93,7 @@ class SimDevice:
         per_link = float(int(gpu.link_bytes / LINKS))
         return SlowValues(
             rare=rare,
+            more={"max_clock_hz": {("sm",): MAX_SM_HZ, ("memory",): MEMORY_HZ}},
             board=BOARD,
             links=tuple(LinkState(link, active=True, tx_bytes=per_link, rx_bytes=per_link) for link in range(LINKS)),
             pids=self._pids(),

@@ -183,8 +183,8 @@ class GpuSource:
             more[name] = quantities(name, samples, old.more.get(name, {}), reply.taken_at_s, record)
         down = sum(link.present and not link.active for link in links)
         more["nvlinks_down"] = {(): Reading(float(down), reply.taken_at_s) if links else Absent("not_supported")}
-        if not links:
-            more["nvlink_up"] = {(): Absent(reply.links_reason or "not_supported")}
+        for name in ("nvlink_up", "nvlink_transmit_bytes", "nvlink_receive_bytes"):  # where no link has one
+            more[name] = {(): Absent(reply.links_reason or ("no_link" if links else "not_supported"))}
         if reply.rare:
             self._rare_due_s[uuid] = now_s + RARE_PERIOD_S - 1.0  # the sweep that comes up to a second early counts
         self._store.gpus[uuid] = msgspec.structs.replace(
