@@ -11,6 +11,7 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause
 from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, PduSnapshot, SourceStatus
+from nodewarden.model.topology import MEANING, Topology
 from nodewarden.policy.observe import sourced_margins
 from nodewarden_alerts.predicates import behind
 
@@ -30,6 +31,31 @@ def pdus_document(view: View) -> Document:
 def jobs_document(view: View) -> Document:
     """Every job with its ranks, what it can do and its last save."""
     return _headed(view, jobs=[_job(view, job) for job in view.snapshot.jobs])
+
+
+def topology_document(view: View, topology: Topology) -> Document:
+    """How near GPUs and network cards are to each other, and what the words mean."""
+    return _headed(
+        view,
+        gpus=[
+            {
+                "uuid": gpu.uuid,
+                "index": gpu.index,
+                "pci_bus_id": gpu.place.pci_bus_id,
+                "numa": gpu.place.numa,
+                "cpus": gpu.place.cpus,
+                "to_gpus": list(gpu.to_gpus),
+                "to_nics": list(gpu.to_nics),
+                "nearest_nics": list(gpu.nearest_nics),
+            }
+            for gpu in topology.gpus
+        ],
+        nics=[
+            {"name": nic.name, "pci_bus_id": nic.pci_bus_id, "numa": nic.numa, "ports": list(nic.ports)}
+            for nic in topology.nics
+        ],
+        meaning=MEANING,
+    )
 
 
 def caps_document(view: View) -> Document:

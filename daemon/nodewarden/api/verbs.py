@@ -8,7 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from nodewarden.api.capabilities import capabilities_document
-from nodewarden.api.details import agent_document, caps_document, gpus_document, jobs_document, pdus_document
+from nodewarden.api.details import (
+    agent_document,
+    caps_document,
+    gpus_document,
+    jobs_document,
+    pdus_document,
+    topology_document,
+)
 from nodewarden.api.effects import not_capped, wait_for_cap, wait_for_duty
 from nodewarden.api.explain import explanation
 from nodewarden.api.gpu_names import gpus_named
@@ -17,6 +24,7 @@ from nodewarden.api.status import rfc3339, status_document
 from nodewarden.api.view import View
 from nodewarden.errors import RefusedError
 from nodewarden.gpuhelper.wire import ReleaseOutcome
+from nodewarden.sources.topology import topology_of
 
 MAX_FOR_S = 7 * 86400.0
 _Reason = Annotated[str, Meta(max_length=500)]
@@ -135,6 +143,11 @@ async def _events(call: Call, params: EventsParams) -> Any:
 async def _explain(call: Call, params: ExplainParams) -> Any:
     view = call.node.view()
     return explanation(view, gpus_named(view, params.gpu) if params.gpu is not None else None)
+
+
+async def _topology(call: Call, _: Nothing) -> Any:
+    view = call.node.view()
+    return topology_document(view, await asyncio.to_thread(topology_of, view.snapshot))
 
 
 async def _arm(call: Call, _: Why) -> Any:
@@ -274,6 +287,7 @@ VERBS: dict[str, Verb] = {
     "caps": _showing(caps_document),
     "events": Verb(_events, "read", EventsParams),
     "explain": Verb(_explain, "read", ExplainParams),
+    "topology": Verb(_topology, "read", Nothing),
     "agent": _showing(agent_document),
     "arm": Verb(_arm, "control", Why),
     "disarm": Verb(_disarm, "control", Why),
