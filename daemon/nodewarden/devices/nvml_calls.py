@@ -31,6 +31,8 @@ REASONS = {
     26: "deprecated",  # the driver dropped it
     999: "unknown_error",
 }
+MOST_FIELDS = 128
+"""Asked for in one call; the header names no bound, and nobody is known to ask for more at once."""
 _INVALID = REASONS[INVALID_ARGUMENT_CODE]
 Field = int | tuple[int, int]
 """A field id, or one with its scope."""
@@ -122,6 +124,8 @@ class NvmlCalls:
 
     def fields(self, handle: Any, ids: Sequence[Field]) -> list[float | DeviceError]:
         """Several fields in one driver call; each has its own result, taken by its own type (F17)."""
+        if len(ids) > MOST_FIELDS:
+            return [*self.fields(handle, ids[:MOST_FIELDS]), *self.fields(handle, ids[MOST_FIELDS:])]
         known = [wanted for wanted in ids if wanted not in self._unknown] if self._unknown else ids
         if len(known) < len(ids):
             results = dict(zip(known, self.fields(handle, known), strict=True)) if known else {}

@@ -177,7 +177,7 @@ class GpuSource:
             else Reading(tuple(reply.pids), reply.taken_at_s)
         )
         old = self._store.gpus[uuid]
-        links = self._links.links(uuid, reply.links, old.links, record)
+        links = self._links.links(uuid, reply.links, record)
         more = dict(old.more)
         for name, samples in reply.more.items():
             more[name] = quantities(name, samples, old.more.get(name, {}), reply.taken_at_s, record)

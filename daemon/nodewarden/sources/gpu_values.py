@@ -1,6 +1,7 @@
 """What the wire says of a quantity, as a reading of the snapshot: checked for plausibility, or why there is none."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from nodewarden.gpuhelper import wire
 from nodewarden.model.gpu_quantities import BY_NAME
@@ -36,12 +37,19 @@ def quantity(
 def quantities(
     name: str, samples: Iterable[wire.Sample], old: dict[Labels, Number], taken_at_s: float, record: SourceRecord
 ) -> dict[Labels, Number]:
-    """All values of one labelled quantity."""
+    """All values of one labelled quantity.
+
+    A helper of another version may label it otherwise, or give what is not in our table: that is left out.
+    """
+    known = BY_NAME.get(name)
+    if known is None:
+        return {}
     return {
         sample.labels: quantity(
             name, sample.value, sample.reason, old.get(sample.labels, Absent("not_read")), taken_at_s, record
         )
-        for _, sample in zip(range(MAX_SERIES_PER_QUANTITY), samples, strict=False)
+        for sample in islice(samples, MAX_SERIES_PER_QUANTITY)
+        if len(sample.labels) == len(known.labels) or (not sample.labels and sample.value is None)
     }
 
 
@@ -63,31 +71,21 @@ class LinkBaseline:
     def __init__(self) -> None:
         self._present: dict[str, set[int]] = {}
 
-    def links(
-        self, uuid: str, links: Iterable[wire.WireLink], old: tuple[LinkState, ...], record: SourceRecord
-    ) -> tuple[LinkState, ...]:
-        """The links as they are now. Counters that cannot be are dropped and counted; the ones before stay."""
+    def links(self, uuid: str, links: Iterable[wire.WireLink], record: SourceRecord) -> tuple[LinkState, ...]:
+        """The links as they are now. Counters that cannot be are dropped and counted."""
         present = self._present.setdefault(uuid, set())
-        before = {link.link: link for link in old}
-
-        def counter(name: str, value: float | None, last: float | None) -> float | None:
-            if value is None or accept(name, value):
-                return value
-            record.reject(name)
-            return last
-
         found = []
         for link in links:
             if link.active:
                 present.add(link.link)
-            last = before.get(link.link)
-            found.append(
-                LinkState(
-                    link.link,
-                    link.active,
-                    counter("nvlink_transmit_bytes", link.tx_bytes, last.tx_bytes if last else None),
-                    counter("nvlink_receive_bytes", link.rx_bytes, last.rx_bytes if last else None),
-                    link.link in present,
-                )
-            )
+            sent = _counter("nvlink_transmit_bytes", link.tx_bytes, record)
+            received = _counter("nvlink_receive_bytes", link.rx_bytes, record)
+            found.append(LinkState(link.link, link.active, sent, received, link.link in present))
         return tuple(found)
+
+
+def _counter(name: str, value: float | None, record: SourceRecord) -> float | None:
+    if value is None or accept(name, value):
+        return value
+    record.reject(name)
+    return None
