@@ -51,7 +51,10 @@ def test_a_failure_keeps_the_time_at_which_it_began() -> None:
 @pytest.mark.parametrize(
     ("board", "kept"),
     [
-        (wire.WireBoard(kind="absolute", max_op_c=85, slowdown_c=127, shutdown_c=0, hbm_max_op_c=255), (85, None, None, None)),
+        (
+            wire.WireBoard(kind="absolute", max_op_c=85, slowdown_c=127, shutdown_c=0, hbm_max_op_c=255),
+            (85, None, None, None),
+        ),
         (wire.WireBoard(kind="tlimit", max_op_c=0, slowdown_c=-2, shutdown_c=-128, hbm_max_op_c=95), (0, -2, None, 95)),
     ],
 )  # fmt: skip
