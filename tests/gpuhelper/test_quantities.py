@@ -76,6 +76,7 @@ async def test_an_h100_has_all_quantities_but_those_that_no_h100_has(boards: Rig
     missing = {each.name for each in GPU_QUANTITIES if not has_any(gpu, each.name)}
     assert missing == {
         "threshold_c", "module_power_w", "retired_pages", "retired_pages_pending", "fabric_healthy", "fabric_trouble",
+        "mig_info", "mig_memory_used_bytes", "mig_memory_total_bytes", "process_bytes",
     }  # fmt: skip
     assert gpu.number("threshold_c") == Absent("not_read")
     assert gpu.series("threshold_c")["slowdown",] == Absent("not_supported")

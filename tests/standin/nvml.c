@@ -32,6 +32,7 @@
 #define MAX_FUNCTIONS 128
 #define WRITE_RING 4096
 #define EVENT_RING 4096
+#define MAX_MIG 7
 
 /* standin.py reads this list to know the functions by number. */
 #define FUNCTIONS(X) \
@@ -59,7 +60,9 @@
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlGpmQueryDeviceSupport) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleFree) \
     X(nvmlGpmSampleGet) X(nvmlGpmMetricsGet) \
     X(nvmlEventSetCreate) X(nvmlEventSetFree) X(nvmlEventSetWait_v2) X(nvmlDeviceRegisterEvents) \
-    X(nvmlDeviceGetSupportedEventTypes)
+    X(nvmlDeviceGetSupportedEventTypes) \
+    X(nvmlDeviceGetMaxMigDeviceCount) X(nvmlDeviceGetMigDeviceHandleByIndex) X(nvmlDeviceGetGpuInstanceId) \
+    X(nvmlDeviceGetComputeInstanceId)
 
 #define AS_ENUM(name) FN_##name,
 enum { FUNCTIONS(AS_ENUM) FUNCTION_COUNT };
@@ -143,6 +146,12 @@ struct event {
     uint32_t slot, unused;
 };
 
+struct mig_instance {
+    char uuid[96], profile[32];
+    uint32_t present, gpu_instance, compute_instance, unused;
+    uint64_t memory_total, memory_reserved, memory_used;
+};
+
 struct state {
     uint32_t magic, bytes;
     int32_t init_error;
@@ -160,6 +169,7 @@ struct state {
     uint64_t supported_events[MAX_GPUS];
     uint64_t event_count;
     struct event events[EVENT_RING];
+    struct mig_instance mig[MAX_GPUS][MAX_MIG];
 };
 
 static struct state *state;
@@ -459,11 +469,19 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     return end(&call, result);
 }
 
+#include "mig.c"
+
 EXPORT int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length) {
+    ON_MIG(nvmlDeviceGetUUID, device, { result = copy_text(uuid, length, mig->uuid); });
     ON_DEVICE(nvmlDeviceGetUUID, device, { result = copy_text(uuid, length, gpu->uuid); });
 }
 
 EXPORT int nvmlDeviceGetName(void *device, char *name, unsigned int length) {
+    ON_MIG(nvmlDeviceGetName, device, {
+        char text[160];
+        snprintf(text, sizeof text, "%s MIG %s", state->gpus[slot].name, mig->profile);
+        result = copy_text(name, length, text);
+    });
     ON_DEVICE(nvmlDeviceGetName, device, { result = copy_text(name, length, gpu->name); });
 }
 
@@ -589,6 +607,12 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory_v1 *memory) {
 }
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
+    ON_MIG(nvmlDeviceGetMemoryInfo_v2, device, {
+        memory->total = mig->memory_total;
+        memory->reserved = mig->memory_reserved;
+        memory->used = mig->memory_used;
+        memory->free = memory->total - memory->reserved - memory->used;
+    });
     ON_DEVICE(nvmlDeviceGetMemoryInfo_v2, device, {
         if (memory->version != STRUCT_VERSION(struct memory_v2, 2)) result = VERSION_MISMATCH;
         else {

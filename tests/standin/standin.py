@@ -43,6 +43,7 @@ MAX_FIELDS = 320
 MAX_FUNCTIONS = 128
 WRITE_RING = 4096
 EVENT_RING = 4096
+MAX_MIG = 7
 MAGIC = 0x4E57534C
 
 TYPE_DOUBLE, TYPE_UINT, TYPE_ULONGLONG, TYPE_SLONGLONG, TYPE_INT = 0, 1, 3, 4, 5  # of NVML's value union
@@ -160,6 +161,17 @@ class EventState(ctypes.Structure):
     ]
 
 
+class MigState(ctypes.Structure):
+    """`struct mig_instance` of nvml.c."""
+
+    _fields_: ClassVar = [
+        ("uuid", ctypes.c_char * 96),
+        ("profile", ctypes.c_char * 32),
+        *((name, ctypes.c_uint32) for name in ("present", "gpu_instance", "compute_instance", "unused")),
+        *((name, ctypes.c_uint64) for name in ("memory_total", "memory_reserved", "memory_used")),
+    ]
+
+
 class State(ctypes.Structure):
     """`struct state` of nvml.c; the library refuses a file of another size."""
 
@@ -181,6 +193,7 @@ class State(ctypes.Structure):
         ("supported_events", ctypes.c_uint64 * MAX_GPUS),
         ("event_count", ctypes.c_uint64),
         ("events", EventState * EVENT_RING),
+        ("mig", (MigState * MAX_MIG) * MAX_GPUS),
     ]
 
 
@@ -481,6 +494,25 @@ class Gpu:
             self._state.pid[place] = pid
             self._state.process_bytes[place] = 4 * GIB
         self._state.process_count = len(value)
+
+    def set_mig(self, *instances: tuple[int, str, int]) -> list[str]:
+        """MIG on with these instances (GPU instance id, profile, bytes used); off with none. The uuids, new each time.
+
+        As on a real board an id is used again at once by whatever instance comes next.
+        """
+        self._state.more.mig_mode[:] = (1, 1) if instances else (0, 0)
+        places = self._standin.state.mig[self.slot]
+        uuids = []
+        for place in places:
+            place.present = 0
+        for place, (gpu_instance, profile, used) in zip(places, instances, strict=False):
+            place.uuid = f"MIG-{uuid.uuid4()}".encode()
+            place.profile = profile.encode()
+            place.gpu_instance, place.compute_instance = gpu_instance, 0
+            place.memory_total, place.memory_reserved, place.memory_used = 10 * GIB, 16 * MIB, used
+            place.present = 1
+            uuids.append(place.uuid.decode())
+        return uuids
 
     def set_thresholds(self, shutdown_c: int, slowdown_c: int, hbm_max_op_c: int, max_op_c: int) -> None:
         """Absolute thresholds in degrees; makes the board answer them."""

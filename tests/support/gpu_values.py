@@ -12,6 +12,7 @@ LINKS = 18
 ABSENT = {
     "threshold_c", "module_power_w", "retired_pages", "retired_pages_pending",
     "nvlink_raw_transmit_bytes", "nvlink_raw_receive_bytes",
+    "mig_info", "mig_memory_used_bytes", "mig_memory_total_bytes",
 }  # fmt: skip
 
 LABELS: dict[str, list[tuple[str, ...]]] = {
@@ -50,6 +51,13 @@ def labels_of(name: str, labels: Labels, links: int = LINKS) -> list[Labels]:
         "nvlink_raw_transmit_bytes": [(number,) for number in numbers],
         "nvlink_raw_receive_bytes": [(number,) for number in numbers],
         "fabric_info": [("00000000-0000-0000-0000-000000000000", "0")],
+    }
+    instances = [f"MIG-{n}0000000-0000-4000-8000-000000000000" for n in range(7)]
+    special |= {
+        "mig_info": [(uuid, str(n + 7), "0", "1g.10gb") for n, uuid in enumerate(instances)],
+        "mig_memory_used_bytes": [(uuid,) for uuid in instances],
+        "mig_memory_total_bytes": [(uuid,) for uuid in instances],
+        "process_bytes": [("4711",)],
     }
     return special.get(name) or ([()] if not labels else LABELS[labels[0]])
 

@@ -154,6 +154,7 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
         "links_active": sum(link.active for link in gpu.links) if is_linked else None,
         "links": len(gpu.links) if is_linked else None,
         "pids": list(gpu.pids.value) if isinstance(gpu.pids, Reading) else None,
+        "mig": [_instance(gpu, *labels) for labels in gpu.series("mig_info") if len(labels) == 4],
         "limits": _plain(limits) if limits else None,
         "refused": view.refusals.get(gpu.uuid),
         "attention": attention(gpu),
@@ -163,6 +164,17 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
             for name in ("junction_c", "hbm_c", "margin_c", "power_w", "cap_w", "utilisation", "slow")
             if isinstance(quantity := getattr(gpu, name), Absent | Failed)
         },
+    }
+
+
+def _instance(gpu: GpuSnapshot, uuid: str, gpu_instance: str, compute_instance: str, profile: str) -> Document:
+    return {
+        "uuid": uuid,
+        "gpu_instance": gpu_instance,
+        "compute_instance": compute_instance,
+        "profile": profile,
+        "memory_used_bytes": _shown(gpu.number("mig_memory_used_bytes", uuid)),
+        "memory_total_bytes": _shown(gpu.number("mig_memory_total_bytes", uuid)),
     }
 
 

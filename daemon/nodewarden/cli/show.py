@@ -54,6 +54,7 @@ def gpus(ctx: click.Context, capabilities: bool, as_json: bool, timeout_s: float
         Column("MEMORY", right=True, rank=7),
         Column("LINKS", right=True, rank=8),
         Column("PROCESSES", right=True, rank=9),
+        Column("MIG", rank=4, shrink=True),
         Column("ATTENTION", rank=1, shrink=True),
         Column("NOT READ", rank=4, shrink=True),
     ]
@@ -84,6 +85,7 @@ def _gpu_row(gpu: Document) -> list[Cell]:
         Cell(DASH if used is None or whole is None else f"{used / 1e9:.0f}/{whole / 1e9:.0f} GB"),
         Cell(DASH if gpu["links"] is None else f"{gpu['links_active']}/{gpu['links']}"),
         Cell(DASH if gpu["pids"] is None else str(len(gpu["pids"]))),
+        Cell(", ".join(instance["profile"] or "?" for instance in gpu["mig"])),
         Cell("; ".join(gpu["attention"]), "warning"),
         Cell(gpu["refused"] or gpu["state_why"] or missing, "warning"),
     ]

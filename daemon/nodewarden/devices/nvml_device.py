@@ -13,6 +13,7 @@ from nodewarden.devices.mean_power import MeanPower
 from nodewarden.devices.nvml_calls import DRIVER_REASONS, INVALID_ARGUMENT_CODE, REASONS, UNKNOWN_CODE, Field, NvmlCalls
 from nodewarden.devices.nvml_gpm import Gpm
 from nodewarden.devices.nvml_links import Links
+from nodewarden.devices.nvml_mig import read_mig
 from nodewarden.devices.nvml_reads import RARE_FIELDS, SLOW_FIELDS, THRESHOLDS, PcieCounters, read_rare, read_slow
 from nodewarden.devices.nvml_sweep import Sweep
 from nodewarden.errors import DeviceError, DeviceLostError, NoPermissionError, NotSupportedError
@@ -207,6 +208,7 @@ class NvmlDevice:
         sweep = Sweep(nvml, handle, [*SLOW_FIELDS, *(RARE_FIELDS if rare else ()), *link_fields])
         links, links_reason = self._links.read(sweep, rare=rare, raw=raw_links)
         read_slow(sweep, self._pcie)
+        read_mig(sweep, nvml.memory_v2)
         self._gpm.read(sweep)
         if rare or self._board is None:
             read_rare(sweep)
@@ -221,9 +223,14 @@ class NvmlDevice:
             raise
         except DeviceError as error:
             out.pids_reason = error.reason
+            sweep.lacks(("process_bytes",), error)
         else:
             out.pids = tuple(sorted({int(process.pid) for process in processes}))
             sweep.came_from("pids")
+            sweep.lacks(("process_bytes",), DeviceError("no process says how much it uses", "not_read"))
+            for process in processes:  # None where the driver hides it, as in MIG mode without rights
+                if process.usedGpuMemory is not None:
+                    sweep.give("process_bytes", process.usedGpuMemory, str(process.pid))
         out.calls = self._fast_calls | sweep.calls
         return out
 

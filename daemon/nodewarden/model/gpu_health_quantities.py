@@ -86,6 +86,21 @@ HEALTH_QUANTITIES: Final[tuple[Quantity, ...]] = (
         "nvmlDeviceGetMigMode", ("when",), boards="A100 and newer", high=1,
     ),
     row(
+        "mig_info", "gpu_mig_info", "A MIG instance that is there now; always 1.", "slow",
+        "nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetUUID, nvmlDeviceGetGpuInstanceId, "
+        "nvmlDeviceGetComputeInstanceId, nvmlDeviceGetName",
+        ("mig_uuid", "gpu_instance", "compute_instance", "profile"), boards="A100 and newer, in MIG mode",
+        cost="up to 6 calls per instance, none without MIG", high=1,
+    ),
+    row(
+        "mig_memory_used_bytes", "gpu_mig_memory_used_bytes", "Memory in use of a MIG instance, bytes.", "slow",
+        "nvmlDeviceGetMemoryInfo_v2", ("mig_uuid",), boards="A100 and newer, in MIG mode", cost="1 call per instance",
+    ),
+    row(
+        "mig_memory_total_bytes", "gpu_mig_memory_total_bytes", "Memory of a MIG instance, bytes.", "slow",
+        "nvmlDeviceGetMemoryInfo_v2", ("mig_uuid",), boards="A100 and newer, in MIG mode", cost="none, the same call",
+    ),
+    row(
         "persistence_mode", "gpu_persistence_enabled",
         "1 when persistence mode is on; without it a cap is lost with the last client.", "slow",
         "nvmlDeviceGetPersistenceMode", high=1,

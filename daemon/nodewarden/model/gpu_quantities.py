@@ -140,6 +140,10 @@ ACTIVITY: Final = (
         "nvmlDeviceGetComputeRunningProcesses_v3, ..._v2", cost="1 call, 0.5 to 8 ms", high=1e6,
     ),
     row(
+        "process_bytes", "", "Memory that a compute process uses on the GPU, bytes.", "slow",
+        "nvmlDeviceGetComputeRunningProcesses_v3, ..._v2", ("pid",), cost="none, the same call",
+    ),
+    row(
         "utilisation", "gpu_utilisation_ratio",
         "Share of time in which a kernel ran, 0 to 1; 1 does not mean busy, a kernel that waits runs too.", "fast",
         "nvmlDeviceGetUtilizationRates", boards="all; not in MIG mode", high=1,
