@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from nodewarden_alerts import predicates, stalled
+from nodewarden_alerts import gpu_hardware, predicates, stalled, xids
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding, Problem, Severity
 
 __all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding", "Problem", "Severity"]
@@ -71,6 +71,34 @@ CONDITIONS: tuple[Condition, ...] = (
         "the node",
     ),
     Condition(
+        code="xid_critical",
+        title="Xid that condemns the GPU",
+        severity="critical",
+        find=xids.xids("critical"),
+        advice="nodectl xid CODE explains it; reset the GPU (nodectl gpus release GPU), or nodectl xid clear GPU",
+    ),
+    Condition(
+        code="recovery_wanted",
+        title="GPU needs a reset or reboot",
+        severity="critical",
+        find=gpu_hardware.recovery_wanted(planned=False),
+        advice="let the job save and drain the node; reset: nodectl gpus release GPU, then nvidia-smi --gpu-reset",
+    ),
+    Condition(
+        code="row_remap_failure",
+        title="Row of GPU memory could not be replaced",
+        severity="critical",
+        find=gpu_hardware.flag("row_remap_failure", "a faulty row of its memory could not be replaced by a spare"),
+        advice="drain the node; reset the GPU (nodectl gpus release GPU), and have it replaced if this stays",
+    ),
+    Condition(
+        code="nvlink_down",
+        title="NVLink down",
+        severity="critical",
+        find=gpu_hardware.nvlink_down,
+        advice="look at Xid 74 and SXid lines in nodectl events; drain the node and reset its GPUs",
+    ),
+    Condition(
         code="limit_exceeded",
         title="Limit exceeded",
         severity="critical",
@@ -84,6 +112,78 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="critical",
         find=predicates.ladder_high,
         advice="nodectl explain; caps were not enough: look at fans, inlet temperature, coolant flow",
+    ),
+    Condition(
+        code="xid_warning",
+        title="Xid to look at",
+        severity="warning",
+        find=xids.xids("warning"),
+        advice="nodectl xid CODE explains it; nodectl xid clear GPU when it was looked at",
+    ),
+    Condition(
+        code="nvswitch_error",
+        title="NVSwitch reported an error",
+        severity="warning",
+        find=xids.nvswitch_error,
+        advice="look at nodectl events and the log of nvidia-fabricmanager; if links are down, drain the node",
+    ),
+    Condition(
+        code="recovery_planned",
+        title="GPU wants a reset when it is free",
+        severity="warning",
+        find=gpu_hardware.recovery_wanted(planned=True),
+        advice="start no new job on it; when it is free: nodectl gpus release GPU, then nvidia-smi --gpu-reset",
+    ),
+    Condition(
+        code="ecc_uncorrected",
+        title="Uncorrected memory errors",
+        severity="warning",
+        find=gpu_hardware.ecc_uncorrected,
+        advice="reset the GPU when it is free (nodectl gpus release GPU); have it replaced if they come again",
+    ),
+    Condition(
+        code="row_remap_pending",
+        title="Row of GPU memory waits for its replacement",
+        severity="warning",
+        find=gpu_hardware.flag("row_remap_pending", "a faulty row of its memory is replaced at the next reset"),
+        advice="reset the GPU when it is free: nodectl gpus release GPU; jobs may go on until then",
+    ),
+    Condition(
+        code="sram_threshold",
+        title="Too many errors inside the GPU",
+        severity="warning",
+        find=gpu_hardware.flag("sram_threshold_exceeded", "uncorrected SRAM errors have passed the board's threshold"),
+        advice="have the GPU replaced",
+    ),
+    Condition(
+        code="nvlink_errors",
+        title="NVLink errors grow",
+        severity="warning",
+        find=gpu_hardware.nvlink_errors,
+        advice="look at nodewarden_nvlink_errors_total for the link; reset the node's GPUs when they are free",
+    ),
+    Condition(
+        code="fabric_not_ready",
+        title="GPU not in the NVLink fabric",
+        severity="warning",
+        find=gpu_hardware.fabric_not_ready,
+        hold_s=120.0,
+        advice="systemctl status nvidia-fabricmanager",
+    ),
+    Condition(
+        code="pcie_degraded",
+        title="PCIe link slower than it can be",
+        severity="warning",
+        find=gpu_hardware.pcie_degraded,
+        hold_s=60.0,
+        advice="reseat the board or its riser, look at the PCIe replays; a cold start may bring it back",
+    ),
+    Condition(
+        code="pcie_replays",
+        title="PCIe replays grow",
+        severity="warning",
+        find=gpu_hardware.pcie_replays,
+        advice="reseat the board or its riser; watch for a falling width or generation",
     ),
     Condition(
         code="gpu_capped",
@@ -205,6 +305,13 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="warning",
         find=predicates.clock_stepped,
         advice="check chronyc tracking or timedatectl",
+    ),
+    Condition(
+        code="xid_application",
+        title="Xid of a job",
+        severity="info",
+        find=xids.xids("application"),
+        advice="nodectl xid CODE explains it; the GPU is well unless different jobs have it on this GPU only",
     ),
     Condition(
         code="disarmed",

@@ -29,9 +29,11 @@ from nodewarden.config_schema import (
     Secret,
     SnmpAuth,
     SnmpPriv,
+    XidConfig,
     split_listen,
 )
 from nodewarden.errors import ConfigError
+from nodewarden.xid_table import TableError, XidTable, load_table
 
 __all__ = [
     "Config",
@@ -46,6 +48,7 @@ __all__ = [
     "Secret",
     "SnmpAuth",
     "SnmpPriv",
+    "XidConfig",
     "load_config",
     "split_listen",
 ]
@@ -160,6 +163,11 @@ class _Loader:
         merged = _merge({"node": {"name": short}}, merged)
         config = msgspec.convert(merged, Config, dec_hook=_decode_secret)
         config = self._fill_mqtt(config, where.get("mqtt", ("mqtt",)))
+        try:
+            xid_table_of(config, self.path)
+        except TableError as error:
+            problems = self.warnings if self.offline else self.mistakes
+            problems += [Mistake((*where.get("xid", ("xid",)), "table"), text) for text in error.mistakes]
         return self._fill_secrets(config, where.get("pdu", ("pdu",)))
 
     def _check(self, table: dict[str, Any], where: tuple[str | int, ...]) -> None:
@@ -318,6 +326,14 @@ class _Loader:
         if mode & stat.S_IROTH:
             self._warn(here, f"{expanded} can be read by everyone; chmod 0600 it")
         return Secret(text)
+
+
+def xid_table_of(config: Config, path: Path | None) -> XidTable:
+    """The table of error numbers that the configuration read from `path` names. Raises xid_table.TableError."""
+    named = config.xid.table
+    if named is None:
+        return load_table()
+    return load_table((path.parent if path is not None else Path()) / named)
 
 
 def _is_ipv6(host: str) -> bool:

@@ -139,6 +139,12 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 _TOPIC = r"^[^+#\x00-\x1f\x7f/]+(/[^+#\x00-\x1f\x7f/]+)*$"
 
 
+class XidConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the driver's error numbers mean: `table` names a file whose rows go over those of the package."""
+
+    table: Annotated[str, Meta(max_length=4096, description="a TOML file, see docs/xid.md")] | None = None
+
+
 class MqttConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The MQTT broker that the node's state is published to; nothing is ever taken from it.
 
@@ -178,6 +184,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http: HttpConfig = HttpConfig()
     jobs: JobsConfig = JobsConfig()
     journal: JournalConfig = JournalConfig()
+    xid: XidConfig = XidConfig()
     mqtt: MqttConfig | None = None
     path: Annotated[Path | None, Meta(extra={"filled": True})] = None
     warnings: Annotated[tuple[str, ...], Meta(extra={"filled": True})] = ()

@@ -18,6 +18,7 @@ from nodewarden.gpuhelper.wire import ReleaseOutcome, RestoreOutcome
 from nodewarden.jobs.server import JobServer
 from nodewarden.journal import Entry, Journal, Recorder, read_entries
 from nodewarden.model.limits import ManualCap
+from nodewarden.sources.xid import XidSource
 from nodewarden.state import StateFile
 
 
@@ -35,6 +36,7 @@ class AgentNode:
         recorder: Recorder,
         state: StateFile,
         clock: Clock,
+        xids: XidSource,
         refresh: Callable[[], None],
     ) -> None:
         self._refresh = refresh
@@ -46,6 +48,7 @@ class AgentNode:
         self._recorder = recorder
         self._state = state
         self._clock = clock
+        self._xids = xids
         self._view: View | None = None
         self._turned = asyncio.Event()
 
@@ -163,6 +166,14 @@ class AgentNode:
         """Take released GPUs up again now."""
         self._act("gpus_resume", f"{len(uuids)} GPUs taken up again", who, uuids=list(uuids))
         return await self._asked_helper("taken up again", self._link.client.resume(uuids))
+
+    async def clear_xids(self, uuids: Sequence[str], who: Who) -> dict[str, list[int]]:
+        """These GPUs are well, a person says: no error of theirs is open any more. Their numbers, by uuid."""
+        cleared = self._xids.clear(uuids)
+        named = "; ".join(f"{uuid} {', '.join(map(str, codes))}" for uuid, codes in cleared.items() if codes)
+        self._act("xid_clear", f"Xids cleared: {named or 'none was open'}", who, uuids=list(uuids), cleared=cleared)
+        self._refresh()
+        return cleared
 
     async def _asked_helper(self, what: str, asked: Awaitable[list[ReleaseOutcome]]) -> list[ReleaseOutcome]:
         try:

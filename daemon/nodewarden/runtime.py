@@ -16,7 +16,7 @@ from nodewarden.api.control_server import ControlServer, admin_gid
 from nodewarden.api.http import HttpServer
 from nodewarden.api.view import LoopHealth, View
 from nodewarden.clock import Clock
-from nodewarden.config import Config, check_against_boards, load_config
+from nodewarden.config import Config, check_against_boards, load_config, xid_table_of
 from nodewarden.control import ControlLoop, NodeLimits
 from nodewarden.errors import AlreadyRunningError, ConfigError, NodewardenError, RefusedError
 from nodewarden.gpuhelper.client import HelperClient
@@ -31,10 +31,12 @@ from nodewarden.pdus import PduLoops
 from nodewarden.sampling import Progress, every
 from nodewarden.sources.gpu import GpuSource
 from nodewarden.sources.gpu_counters import GpuCounters
+from nodewarden.sources.xid import XidSource
 from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
 from nodewarden_alerts.conditions import Facts, Problem
 from nodewarden_alerts.engine import ConditionEngine, health_of
+from nodewarden_alerts.growth import Growth
 from nodewarden_exporters.prometheus import Renderer
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ log = structlog.get_logger("nodewarden.agent")
 # Problems whose begin and end the journal has already, as an event of the part that saw it.
 TOLD_BY_EVENTS = frozenset(
     {"gpu_capped", "gpu_lost", "disarmed", "cap_kept", "cap_vanished", "foreign_cap", "clock_stepped", "ladder_high"}
-    | {"config_reload_failed"}
+    | {"config_reload_failed", "xid_critical", "xid_warning", "xid_application"}
 )
 LIVED_S = 300.0
 HELPER_GRACE_S = 3.0
@@ -70,6 +72,7 @@ class Agent:
         self._config_error: str | None = None
         self._helper_events: deque[HelperEvent] = deque(maxlen=200)
         self._engine = ConditionEngine()
+        self._growth = Growth()
         self._journal = Journal(
             state.folder / "journal.db",
             max_age_s=config.journal.max_age_days * 86400,
@@ -102,6 +105,14 @@ class Agent:
             counters=self._gpu_counters,
             on_event=self._recorder.event,
         )
+        self._xids = XidSource(
+            self._link,
+            self._store,
+            clock,
+            folder=state.folder,
+            table=xid_table_of(config, config_path),
+            on_event=self._recorder.event,
+        )
         self._caps = PowerCapActuator(self._link, clock, cap_now_w=self._cap_now_w, on_event=self._recorder.event)
         self._job_actuator = JobActuator(self._jobs, clock, self._recorder.event)
         self._control = ControlLoop(
@@ -128,6 +139,7 @@ class Agent:
             recorder=self._recorder,
             state=state,
             clock=clock,
+            xids=self._xids,
             refresh=self._publish,
         )
         self._control_server = ControlServer(
@@ -138,6 +150,7 @@ class Agent:
         self._progress = {
             "gpu": self._new_progress("gpu", fast_s, critical=True),
             "gpu_slow": self._new_progress("gpu_slow", config.sampling.gpu_slow_s),
+            "xid": self._new_progress("xid", 1.0),
             "control": self._new_progress("control", fast_s, critical=True),
         }
 
@@ -203,6 +216,7 @@ class Agent:
             group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
             group.create_task(self._control.run(), name="control")
             group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
+            group.create_task(every(self._clock, self._progress["xid"], self._xids.turn), name="xid")
             group.create_task(every(self._clock, Progress(5.0, self._clock.now_s()), self._mend), name="mend")
             group.create_task(every(self._clock, Progress(60.0, self._clock.now_s()), self._keep_counters), name="keep")
             group.create_task(self._pdus.run(), name="pdus")
@@ -273,6 +287,7 @@ class Agent:
             ]
             text = f"[{'], ['.join(fixed)}] take effect at the next start" if fixed else "all of it is in force"
             self._config = config
+            self._xids.table = xid_table_of(config, self._config_path)
             self._control.bounds = _bounds(config)
             self._control.set_armed(armed=self._control.armed)
             self._pdus.reconfigure(config)
@@ -317,6 +332,7 @@ class Agent:
         """What holds now, and what readers see."""
         now_s = self._clock.now_s()
         control = self._control
+        self._growth.observe(control.snapshot)
         ledger = tuple(self._link.entries.values())
         facts = Facts(
             snapshot=control.snapshot,
@@ -331,6 +347,7 @@ class Agent:
             http_problem=self._http.problem,
             mqtt_problem=self._mqtt_problem(),
             config_problem=self._config_error,
+            growth=self._growth.within_window(now_s),
             stalled=self._stalled(now_s),
             clock_stepped_at_s=control.clock_step_at_s,
             clock_step_s=control.clock_step_s or 0.0,

@@ -20,6 +20,7 @@ from nodewarden.model.snapshot import (
     PduSnapshot,
     SourceStatus,
 )
+from nodewarden.model.xids import GpuXids, SwitchErrors
 
 log = structlog.get_logger("nodewarden.sources")
 
@@ -90,6 +91,8 @@ class SnapshotStore:
         self._jobs = jobs
         self.gpus: dict[str, GpuSnapshot] = {}
         self.pdus: dict[str, PduSnapshot] = {}
+        self.xids: dict[str, GpuXids] = {}
+        self.switches: dict[str, SwitchErrors] = {}
         self.records: dict[str, SourceRecord] = {}
         self.helper = HelperStatus(since_s=clock.now_s())
         self._swept = asyncio.Event()
@@ -133,6 +136,8 @@ class SnapshotStore:
             pdus=dict(self.pdus),
             outlets=outlets,
             jobs=self._jobs(),
+            xids=dict(self.xids),
+            switches=dict(self.switches),
             sources={name: record.status() for name, record in self.records.items()},
             helper=self.helper,
         )

@@ -11,6 +11,7 @@ from nodewarden_exporters import readers
 from nodewarden_exporters.gpu_metrics import GPU_METRICS
 from nodewarden_exporters.metric import Metric, row
 from nodewarden_exporters.readers import Part
+from nodewarden_exporters.xid_metrics import XID_METRICS
 
 _node = partial(row, "", scope="node")
 _pdu = partial(row, "pdu_", scope="pdu")
@@ -28,6 +29,7 @@ def _part(part: Part, name: str, help_text: str, field: str, scale: float = 1.0)
 
 METRICS: tuple[Metric, ...] = (
     *GPU_METRICS,
+    *XID_METRICS,
     _pdu("info", "What the PDU is; always 1.", readers.pdu_info, ("feed", "vendor", "model", "profile")),
     _pdu("power_watts", "Real power of the whole PDU, watts.", readers.pdu_quantity("power_w")),
     _pdu(

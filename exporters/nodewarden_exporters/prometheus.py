@@ -262,7 +262,14 @@ def _gpus(view: View, windows: Windows) -> Iterator[_Subject]:
     for uuid, gpu in islice(snapshot.gpus.items(), MAX_GPUS):
         source = snapshot.sources.get(f"gpu/{uuid}")
         facts = GpuFacts(
-            gpu, view.limits.gpus.get(uuid), view.setpoints.caps.get(uuid), entries.get(uuid), windows, view.now_s
+            gpu,
+            view.limits.gpus.get(uuid),
+            view.setpoints.caps.get(uuid),
+            entries.get(uuid),
+            windows,
+            view.now_s,
+            snapshot.xids.get(uuid),
+            view.wall_s - view.now_s,
         )
         stale_after_s = _GPU_STALE_S if source is None else source.stale_after_s
         yield _Subject(uuid, facts, facts, view.now_s + VIEW_STALE_S, stale_after_s)

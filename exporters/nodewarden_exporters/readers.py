@@ -20,6 +20,7 @@ from nodewarden.model.snapshot import (
     PduSnapshot,
     SourceStatus,
 )
+from nodewarden.model.xids import GpuXids
 from nodewarden.policy import margins
 from nodewarden.policy.observe import sourced_margins
 from nodewarden_exporters.windows import WINDOWS_S, Windows
@@ -60,6 +61,8 @@ class GpuFacts(msgspec.Struct, frozen=True):
     entry: LedgerEntry | None
     windows: Windows
     now_s: float
+    xids: GpuXids | None = None
+    wall_offset_s: float = 0.0
 
 
 ONE: tuple[str, ...] = ()

@@ -10,9 +10,20 @@ from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
 from nodewarden.model.limits import Limits
 from nodewarden.model.readings import Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause, Forecast, Level, Protects, Setpoints
-from nodewarden.model.snapshot import GpuSnapshot, HelperStatus, NodeSnapshot, PduSnapshot, SourceStatus
+from nodewarden.model.snapshot import (
+    GpuSnapshot,
+    HelperStatus,
+    JobSnapshot,
+    LinkState,
+    NodeSnapshot,
+    PduSnapshot,
+    SourceStatus,
+)
+from nodewarden.model.xids import GpuXids, Incident, SwitchErrors
+from nodewarden.xid_table import load_table
 from nodewarden_alerts import CONDITIONS, ConditionEngine, Facts, advice_of, exit_code_of, health_of
 from nodewarden_alerts.conditions import BY_CODE, RECENT_S, Problem
+from nodewarden_alerts.growth import Growth
 
 NOW_S = 10_000.0
 # 2026-11-30 12:00:00 UTC at NOW_S.
@@ -122,6 +133,38 @@ def with_gpu(changed: GpuSnapshot) -> Facts:
     return replace(base, snapshot=replace(base.snapshot, gpus={**base.snapshot.gpus, changed.uuid: changed}))
 
 
+def with_xid(code: int, **changes: Any) -> Facts:
+    row = load_table().row(code)
+    over_s = None if row.over_after_s is None else NOW_S - 10 + row.over_after_s
+    incident = Incident(code=code, row=row, count=1, first_s=NOW_S - 60, last_s=NOW_S - 10, over_s=over_s)
+    return with_snapshot(xids={"GPU-5": GpuXids(total=1, incidents=(replace(incident, **changes),))})
+
+
+def with_switch(text: str, *, age_s: float = 60.0) -> Facts:
+    errors = SwitchErrors(by_code={"28006": 1}, last_code=28006, last_s=NOW_S - age_s, last_text=text)
+    return with_snapshot(switches={"c1": errors})
+
+
+def with_gpu_5(**changes: Any) -> Facts:
+    base = facts()
+    gpus = {**base.snapshot.gpus, "GPU-5": replace(base.snapshot.gpus["GPU-5"], **changes)}
+    return replace(base, snapshot=replace(base.snapshot, gpus=gpus))
+
+
+def with_series(quantity: str, values: dict[tuple[str, ...], float], **changes: Any) -> Facts:
+    series = {labels: Reading(value, NOW_S) for labels, value in values.items()}
+    return with_gpu_5(more={quantity: series}, **changes)
+
+
+def with_more(**values: float) -> Facts:
+    return with_gpu_5(more={name: {(): Reading(value, NOW_S)} for name, value in values.items()})
+
+
+def with_links(*, down: tuple[int, ...] = (), absent: tuple[int, ...] = ()) -> Facts:
+    links = [LinkState(n, active=n not in {*down, *absent}, present=n not in absent) for n in range(18)]
+    return with_gpu_5(links=tuple(links), links_taken_at_s=NOW_S)
+
+
 CASES: list[tuple[str, Facts, str, str]] = [
     ("helper_missing", with_snapshot(helper=HelperStatus(state="missing")), "critical", "neither read nor capped"),
     (
@@ -197,6 +240,30 @@ CASES: list[tuple[str, Facts, str, str]] = [
     ("loop_stalled", facts(stalled={"pdu/a": NOW_S - 60}), "warning", "loop pdu/a makes no progress since 11:59:00"),
     ("clock_stepped", facts(clock_stepped_at_s=NOW_S - 60, clock_step_s=-3600.0), "warning", "jumped 3600.0 s back"),
     ("gpu_capped", facts(ledger=(entry(),)), "warning", "GPU 5 capped at 540 W"),
+    ("xid_critical", with_xid(95, count=3), "critical", "GPU 5: Xid 95, uncontained memory error, 3 times, last at"),
+    ("xid_warning", with_xid(63), "warning", "GPU 5: Xid 63, row remap recorded since 11:59:00; over when"),
+    ("xid_warning", with_xid(4711), "warning", "GPU 5: Xid 4711, not in the table since 11:59:00; over at 12:59:50"),
+    ("xid_application", with_xid(31, pid=9, process="python"), "info", "memory page fault, pid 9 python since"),
+    ("nvswitch_error", with_switch("Non-fatal, Link 46"), "warning", "NVSwitch c1: SXid 28006: Non-fatal, Link 46"),
+    ("recovery_wanted", with_more(recovery_action=2.0), "critical", "GPU 5 needs a reboot of the node, says the"),
+    ("recovery_planned", with_more(recovery_action=4.0), "warning", "GPU 5 needs to be drained, then reset"),
+    ("row_remap_failure", with_more(row_remap_failure=1.0), "critical", "GPU 5: a faulty row of its memory could not"),
+    ("row_remap_pending", with_more(row_remap_pending=1.0), "warning", "is replaced at the next reset"),
+    ("sram_threshold", with_more(sram_threshold_exceeded=1.0), "warning", "uncorrected SRAM errors"),
+    ("ecc_uncorrected", with_series("ecc_errors", {("volatile", "uncorrected"): 3.0}), "warning", "3 memory errors"),
+    ("nvlink_down", with_links(down=(9,)), "critical", "GPU 5: NVLink 9 is down, 17 are up"),
+    (
+        "nvlink_errors",
+        facts(growth={("GPU-5", "nvlink_total_errors", "recovery"): 2.0}),
+        "warning",
+        "2 recovery in the",
+    ),
+    (
+        "pcie_replays",
+        facts(growth={("GPU-5", "pcie_replays", ""): 90.0}),
+        "warning",
+        "90 PCIe replays in the last hour",
+    ),
 ]
 
 
@@ -211,6 +278,7 @@ def test_each_condition_is_told_alone_and_in_words(code: str, given: Facts, seve
 def test_every_code_of_the_table_is_covered_and_unique() -> None:
     assert len(BY_CODE) == len(CONDITIONS)
     told_after_a_while = {"limit_exceeded", "collective_stalled", "mqtt_unavailable"}
+    told_after_a_while |= {"fabric_not_ready", "pcie_degraded"}
     assert {case[0] for case in CASES} | {"disarmed"} | told_after_a_while == set(BY_CODE)
 
 
@@ -291,3 +359,72 @@ def test_a_missing_power_reading_is_not_taken_as_over_or_under_the_limit() -> No
     given = replace(base, snapshot=replace(base.snapshot, gpus=silent))
     engine.evaluate(given, NOW_S)
     assert "limit_exceeded" not in [p.code for p in engine.evaluate(given, NOW_S + 60)]
+
+
+def test_what_is_well_or_missing_is_no_condition() -> None:
+    """F19: a link that never was is not down; unknown is neither well nor ill."""
+    assert problems(with_links(absent=(9, 10))) == []
+    assert problems(with_more(recovery_action=0.0, row_remap_pending=0.0)) == []
+    gone = {name: {(): Failed("timeout", NOW_S)} for name in ("recovery_action", "row_remap_failure", "fabric_state")}
+    assert problems(with_gpu_5(more=gone)) == []
+    assert problems(with_switch("Fatal", age_s=7200.0)) == []
+    assert problems(facts(growth={("GPU-5", "nvlink_total_errors", "crc_flit"): 50.0})) == []
+
+
+def test_a_link_that_is_lost_is_one_problem_and_its_return_one_end() -> None:
+    """F19: link 9 goes and comes back."""
+    engine = ConditionEngine()
+    told = []
+    for step, down in enumerate([(), (9,), (9,), (), ()]):
+        engine.evaluate(with_links(down=down), NOW_S + step)
+        told += [(change.what, change.problem.code) for change in engine.changes]
+    assert told == [("firing", "nvlink_down"), ("resolved", "nvlink_down")]
+
+
+def test_an_xid_names_the_job_whose_process_it_hit() -> None:
+    base = with_xid(31, pid=77, process="python")
+    jobs = (JobSnapshot(id="a", gpus=("GPU-5",), pids=(5,)), JobSnapshot(id="b", gpus=("GPU-1",), pids=(77,)))
+    (problem,) = problems(replace(base, snapshot=replace(base.snapshot, jobs=jobs)))
+    assert "job b, pid 77 python" in problem.text
+
+
+def test_an_xid_is_no_longer_told_when_its_time_is_over() -> None:
+    given = with_xid(31)
+    assert [p.code for p in problems(given, NOW_S + 589)] == ["xid_application"]
+    assert problems(given, NOW_S + 591) == []
+
+
+def test_a_slow_pcie_link_is_told_under_load_only_and_after_a_while() -> None:
+    slow = {("current",): 3.0, ("max",): 5.0}
+    busy = with_series("pcie_generation", slow, utilisation=Reading(0.99, NOW_S))
+    engine = ConditionEngine()
+    assert engine.evaluate(busy, NOW_S) == []
+    (problem,) = engine.evaluate(busy, NOW_S + 61)
+    assert "PCIe link at generation 3 of 5 under load" in problem.text
+    idle = with_series("pcie_generation", slow, utilisation=Reading(0.0, NOW_S))
+    assert engine.evaluate(idle, NOW_S + 62) == []
+
+
+def test_a_gpu_outside_its_fabric_is_told_after_two_minutes() -> None:
+    engine = ConditionEngine()
+    given = with_more(fabric_state=2.0)
+    assert engine.evaluate(given, NOW_S) == []
+    (problem,) = engine.evaluate(given, NOW_S + 121)
+    assert (problem.code, problem.uuid) == ("fabric_not_ready", "GPU-5")
+
+
+def test_growth_is_of_the_last_hour_and_survives_a_counter_that_begins_anew() -> None:
+    growth = Growth()
+
+    def after(at_s: float, value: float) -> float:
+        replays = {"pcie_replays": {(): Reading(value, at_s)}}
+        growth.observe(NodeSnapshot(gpus={"GPU-5": replace(gpu(5), more=replays)}))
+        return growth.within_window(at_s).get(("GPU-5", "pcie_replays", ""), 0.0)
+
+    assert after(0.0, 9.0) == 0.0  # what a healthy GPU starts with
+    assert after(10.0, 9.0) == 0.0
+    assert after(20.0, 19.0) == 10.0
+    assert after(1000.0, 29.0) == 20.0
+    assert after(1010.0, 4.0) == 24.0  # reset: four since
+    assert after(3700.0, 4.0) == 14.0
+    assert after(9000.0, 4.0) == 0.0

@@ -182,7 +182,24 @@ def test_a_lost_gpu_keeps_its_identity_and_state_and_nothing_that_was_measured()
     assert names(series, uuid=gpu.uuid) == {
         "nodewarden_gpu_info",
         "nodewarden_gpu_state",
+        "nodewarden_gpu_xid_events_total",
+        "nodewarden_gpu_xid_source_events_total",
     }
+
+
+def test_xids_are_counted_from_zero_and_never_added_twice() -> None:
+    """F12."""
+    series = rendered(a_view())
+    assert value(series, "nodewarden_gpu_xid_events_total", uuid=gpu_uuid(0)) == 0
+    assert value(series, "nodewarden_gpu_xid_events_total", uuid=gpu_uuid(5)) == 2
+    assert value(series, "nodewarden_gpu_xid_total", uuid=gpu_uuid(5), xid="31") == 2
+    assert sum(number for (name, _), number in series.items() if name == "nodewarden_gpu_xid_total") == 2
+    assert value(series, "nodewarden_gpu_xid_last_timestamp_seconds", uuid=gpu_uuid(5)) == pytest.approx(
+        a_view().wall_s - 10
+    )
+    assert "nodewarden_gpu_xid_last_timestamp_seconds" not in names(series, uuid=gpu_uuid(0))
+    assert value(series, "nodewarden_gpu_xid_open", uuid=gpu_uuid(5), xid="31", severity="application") == 1
+    assert value(series, "nodewarden_nvswitch_sxid_total", switch="0000:c1:00.0", sxid="28006") == 2
 
 
 def test_readings_of_a_frozen_sampler_vanish_though_nobody_renders_anew() -> None:  # F03

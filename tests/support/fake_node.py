@@ -110,6 +110,11 @@ class FakeNode:
         self.calls.append(("gpus_resume", tuple(uuids), who))
         return [ReleaseOutcome(uuid=uuid, text=f"{uuid} is taken up again") for uuid in uuids]
 
+    async def clear_xids(self, uuids: Sequence[str], who: Who) -> dict[str, list[int]]:
+        self.calls.append(("xid_clear", tuple(uuids), who))
+        known = self.current.snapshot.xids
+        return {uuid: [each.code for each in known[uuid].incidents] for uuid in uuids if uuid in known}
+
     async def restore(self, uuids: Sequence[str], who: Who, *, force: bool = False) -> list[RestoreOutcome]:
         self.calls.append(("restore", (tuple(uuids), force), who))
         named = uuids or list(self.current.snapshot.gpus)

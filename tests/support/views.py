@@ -19,6 +19,8 @@ from nodewarden.model.snapshot import (
     PhaseSnapshot,
     SourceStatus,
 )
+from nodewarden.model.xids import GpuXids, Incident, SwitchErrors
+from nodewarden.xid_table import load_table
 from nodewarden_alerts import Problem
 from support.gpu_values import some_values
 
@@ -145,6 +147,16 @@ def sources(now_s: float = NOW_S, gpus: int = 8) -> dict[str, SourceStatus]:
     return {source.name: source for source in made}
 
 
+def some_xids(now_s: float) -> GpuXids:
+    """Two page faults, the last ten seconds ago."""
+    fault = Incident(
+        code=31, row=load_table().row(31), count=2, first_s=now_s - 70, last_s=now_s - 10, over_s=now_s + 590
+    )
+    return GpuXids(
+        total=2, by_code={"31": 2}, by_source={"nvml": 2, "kernel": 2}, last_s=now_s - 10, incidents=(fault,)
+    )
+
+
 def a_view(now_s: float = NOW_S, *, gpus: int = 8, pdu: PduSnapshot | None = None) -> View:
     """The node at a moment; hand in the PDU of an earlier view where it has not been polled since."""
     pdu = pdu or a_pdu(now_s)
@@ -171,6 +183,8 @@ def a_view(now_s: float = NOW_S, *, gpus: int = 8, pdu: PduSnapshot | None = Non
             pdus={pdu.name: pdu},
             outlets={pdu.name: pdu.outlets_w},
             jobs=(a_job(now_s=now_s),),
+            xids={gpu_uuid(5): some_xids(now_s)},
+            switches={"0000:c1:00.0": SwitchErrors(by_code={"28006": 2}, last_code=28006, last_s=now_s - 7200.0)},
             sources=sources(now_s, gpus),
             helper=HelperStatus(state="ok", since_s=1.0, driver="ok", can_write=True, pid=700, uid=0),
         ),

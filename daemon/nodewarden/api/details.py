@@ -12,6 +12,7 @@ from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause
 from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, PduSnapshot, SourceStatus
 from nodewarden.model.topology import MEANING, Topology
+from nodewarden.model.xids import GpuXids
 from nodewarden.policy.observe import sourced_margins
 from nodewarden_alerts.predicates import behind
 
@@ -157,6 +158,7 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
         "mig": [_instance(gpu, *labels) for labels in gpu.series("mig_info") if len(labels) == 4],
         "limits": _plain(limits) if limits else None,
         "refused": view.refusals.get(gpu.uuid),
+        "xids": _xids(view, gpu.uuid),
         "attention": attention(gpu),
         "quantities": quantities(gpu),
         "missing": {
@@ -175,6 +177,34 @@ def _instance(gpu: GpuSnapshot, uuid: str, gpu_instance: str, compute_instance: 
         "profile": profile,
         "memory_used_bytes": _shown(gpu.number("mig_memory_used_bytes", uuid)),
         "memory_total_bytes": _shown(gpu.number("mig_memory_total_bytes", uuid)),
+    }
+
+
+def _xids(view: View, uuid: str) -> Document:
+    """Counts by Xid since they are counted, and what is not over."""
+    known = view.snapshot.xids.get(uuid, GpuXids())
+    return {
+        "total": known.total,
+        "by_code": known.by_code,
+        "by_source": known.by_source,
+        "last": _time(view, known.last_s),
+        "open": [
+            {
+                "xid": each.code,
+                "name": each.row.name,
+                "severity": each.row.severity,
+                "count": each.count,
+                "since": _time(view, each.first_s),
+                "last": _time(view, each.last_s),
+                "over": _time(view, each.over_s),
+                "pid": each.pid,
+                "process": each.process or None,
+                "text": each.text,
+                "meaning": each.row.meaning,
+                "advice": each.row.advice,
+            }
+            for each in known.incidents
+        ],
     }
 
 

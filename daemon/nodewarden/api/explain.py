@@ -10,6 +10,7 @@ from nodewarden.api.view import View
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause, Level
 from nodewarden.model.snapshot import GpuSnapshot
+from nodewarden.model.xids import GpuXids
 from nodewarden_alerts.predicates import CAUSE_WORDS, behind, cause_words
 
 LEVEL_WORDS = {
@@ -235,6 +236,10 @@ def _why(view: View, gpu: GpuSnapshot, status: GpuStatus, setpoint: CapSetpoint 
         lines.append(f"margin to max-operating {status.margin_to_max_op_c:g} °C ({held})")
     if status.time_to_slowdown_s is not None:
         lines.append(f"at this rate it would reach its slowdown temperature in {for_long(status.time_to_slowdown_s)}")
+    for incident in view.snapshot.xids.get(gpu.uuid, GpuXids()).incidents:
+        times = f", {incident.count} times" if incident.count > 1 else ""
+        ago = for_long(view.now_s - incident.last_s)
+        lines.append(f"Xid {incident.code}, {incident.row.name}{times}, last {ago} ago: {incident.row.meaning}")
     if status.slow:
         lines.append(f"clocks are held down by: {', '.join(status.slow)}")
     cause = setpoint.cause if setpoint is not None else Cause.NONE

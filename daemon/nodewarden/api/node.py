@@ -72,6 +72,10 @@ class Node(Protocol):
         """Let go of all device files of these GPUs for `for_s` seconds, so that they can be reset or set up anew."""
         ...
 
+    async def clear_xids(self, uuids: Sequence[str], who: Who) -> dict[str, list[int]]:
+        """These GPUs are well, a person says: no error of theirs is open any more. Their numbers, by uuid."""
+        ...
+
     async def resume_gpus(self, uuids: Sequence[str], who: Who) -> list[ReleaseOutcome]:
         """Take released GPUs up again now."""
         ...

@@ -16,9 +16,11 @@ from nodewarden.gpuhelper.wire import LedgerEntry
 from nodewarden.model.readings import Reading
 from nodewarden.model.setpoints import Cause, Level
 from nodewarden.model.snapshot import GpuHealth, GpuSnapshot, JobSnapshot, JobState, Number, PduSnapshot, SourceStatus
+from nodewarden.xid_table import Severity as XidSeverity
 from nodewarden_alerts import advice_of
 from nodewarden_alerts.conditions import Severity
 from nodewarden_alerts.predicates import behind
+from nodewarden_alerts.xids import advice_on_xid
 
 SCHEMA = 1
 _GPU_STALE_S = 3.0
@@ -135,9 +137,19 @@ def status_document(view: View) -> Status:
     )
 
 
+_XIDS: dict[str, XidSeverity] = {
+    "xid_critical": "critical",
+    "xid_warning": "warning",
+    "xid_application": "application",
+}
+
+
 def advice_for(view: View, code: str, uuid: str | None) -> str:
     """What to do about a problem, with the GPU's index where the commands in it say GPU."""
     advice = advice_of(code)
+    known = view.snapshot.xids.get(uuid) if uuid is not None else None
+    if known is not None and code in _XIDS:
+        advice = advice_on_xid(known.incidents, _XIDS[code]) or advice
     if uuid is not None and (cap := cap_status(view, uuid)) is not None:
         advice = _of_this_cause(advice, cap)
     gpu = view.snapshot.gpus.get(uuid) if uuid is not None else None

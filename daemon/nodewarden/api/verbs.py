@@ -111,6 +111,13 @@ class GpusReleaseParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     reason: _Reason = ""
 
 
+class XidClearParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which GPUs are well, whatever Xids they had."""
+
+    gpu: _Name
+    reason: _Reason = ""
+
+
 class GpusResumeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which released GPUs are taken up again."""
 
@@ -261,6 +268,25 @@ async def _gpus_resume(call: Call, params: GpusResumeParams) -> Any:
     return _released(call, await call.node.resume_gpus(uuids, call.who))
 
 
+async def _xid_clear(call: Call, params: XidClearParams) -> Any:
+    view = call.node.view()
+    uuids = list(view.snapshot.xids) if params.gpu == "all" else _with_xids(view, params.gpu)
+    cleared = await call.node.clear_xids(uuids, call.who)
+    known = view.snapshot.gpus
+    return {
+        "gpus": [
+            {"uuid": uuid, "index": known[uuid].index if uuid in known else None, "xids": codes}
+            for uuid, codes in cleared.items()
+        ]
+    }
+
+
+def _with_xids(view: View, name: str) -> list[str]:
+    """As other GPUs are named, or the PCI address of one that was never seen."""
+    unseen = [uuid for uuid in view.snapshot.xids if uuid in {name, f"pci-{name}"}]
+    return unseen or gpus_named(view, name)
+
+
 def _released(call: Call, outcomes: list[ReleaseOutcome]) -> Any:
     view = call.node.view()
     gpus = []
@@ -297,5 +323,6 @@ VERBS: dict[str, Verb] = {
     "checkpoint": Verb(_checkpoint, "control", CheckpointParams),
     "restore": Verb(_restore, "control", RestoreParams),
     "gpus_release": Verb(_gpus_release, "control", GpusReleaseParams),
+    "xid_clear": Verb(_xid_clear, "control", XidClearParams),
     "gpus_resume": Verb(_gpus_resume, "control", GpusResumeParams),
 }

@@ -24,6 +24,7 @@ _VERBS = {
     "topology": ("topology", "topology", "How near GPUs and network cards are to each other."),
     "events": ("events", "events", "What happened and what was decided."),
     "doctor": ("doctor", "doctor", "Check the installation and say what to do."),
+    "xid": ("xid", "xid", "What an Xid means and what to do; say that a GPU is well (xid clear)."),
     "arm": ("change", "arm", "Let decisions reach the hardware."),
     "disarm": ("change", "disarm", "Only watch: lift automatic caps, start none."),
     "cap": ("change", "cap", "Cap the power of a GPU."),

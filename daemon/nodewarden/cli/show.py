@@ -56,6 +56,7 @@ def gpus(ctx: click.Context, capabilities: bool, as_json: bool, timeout_s: float
         Column("PROCESSES", right=True, rank=9),
         Column("MIG", rank=4, shrink=True),
         Column("ATTENTION", rank=1, shrink=True),
+        Column("XIDS", rank=4, shrink=True),
         Column("NOT READ", rank=4, shrink=True),
     ]
     _list(ctx, "gpus", columns, _gpu_row, "No GPU is known.", as_json=as_json, timeout_s=timeout_s)
@@ -87,8 +88,18 @@ def _gpu_row(gpu: Document) -> list[Cell]:
         Cell(DASH if gpu["pids"] is None else str(len(gpu["pids"]))),
         Cell(", ".join(instance["profile"] or "?" for instance in gpu["mig"])),
         Cell("; ".join(gpu["attention"]), "warning"),
+        Cell(*_open_xids(gpu)),
         Cell(gpu["refused"] or gpu["state_why"] or missing, "warning"),
     ]
+
+
+def _open_xids(gpu: Document) -> tuple[str, str]:
+    """Those that are not over, such as "79, 31 x4"."""
+    found = gpu["xids"]["open"]
+    times = {each["xid"]: f" x{each['count']}" if each["count"] > 1 else "" for each in found}
+    text = ", ".join(f"{code}{many}" for code, many in times.items())
+    style = {"critical": "critical", "warning": "warning"}.get(found[0]["severity"], "") if found else ""
+    return text, style
 
 
 @click.command()

@@ -349,6 +349,14 @@ class HelperClient:
             raise HelperError(f"the GPU helper answered with {type(reply).__name__}", "failed")
         return reply.gpus
 
+    async def gpu_errors(self, *, epoch: str, after: int, kernel_after: int) -> wire.EventsReply:
+        """What was told of GPU errors since; see `wire.Events`. Raises HelperError, HelperGoneError."""
+        request = wire.Events(id=next(self._ids), epoch=epoch, after=after, kernel_after=kernel_after)
+        reply = await self._call(request)
+        if not isinstance(reply, wire.EventsReply):
+            raise HelperError(f"the GPU helper answered with {type(reply).__name__}", "failed")
+        return reply
+
     async def ledger(self) -> list[wire.LedgerEntry]:
         """All caps in force. Raises HelperError, HelperGoneError."""
         reply = await self._call(wire.Ledger(id=next(self._ids)))

@@ -35,6 +35,7 @@ class HelperLink:
         identities: GPUs as the helper knows them, by uuid.
         entries: open ledger entries, by uuid, as of the last hello.
         adopted: a hello was answered on the present connection; adoptions counts those.
+        errors: how many GPU errors the helper had been told of at the last hello.
         hellos, hello_s: how many were answered, and when the last answered one was asked.
 
     Args:
@@ -58,6 +59,7 @@ class HelperLink:
         self.ledger_ok = True
         self.adopted = False
         self.adoptions = 0
+        self.errors = 0
         self.hellos = 0
         self.hello_s = 0.0
         self.armed = False
@@ -122,6 +124,7 @@ class HelperLink:
         self.hellos += 1
         self.hello_s = asked_s
         self._news = reply.news
+        self.errors = reply.errors
         self._hello_at_s = now_s + HELLO_EVERY_S
         if not self.adopted:
             self.adoptions += 1

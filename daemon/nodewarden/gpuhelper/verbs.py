@@ -78,7 +78,8 @@ class Verbs:
                 case wire.ReleaseDevice() | wire.Resume():
                     self._let_go(peer, request)
                 case wire.Events():
-                    self._kernel_watcher.start(request.kernel_after)
+                    if self._adoption.owns(peer):  # it knows which lines were taken before
+                        self._kernel_watcher.start(request.kernel_after)
                     reply = self._errors.take(request.id, request.epoch, request.after, request.kernel_after)
                     peer.send(reply)
                 case wire.Ledger():

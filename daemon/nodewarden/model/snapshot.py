@@ -9,6 +9,7 @@ import msgspec
 
 from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.xids import GpuXids, SwitchErrors
 
 Number = Reading[float] | Absent | Failed
 Words = Reading[tuple[str, ...]] | Absent | Failed
@@ -323,6 +324,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         taken_at_s: when this snapshot was put together.
         outlets: power of this node's outlets per limit name (a PDU of the configuration), for the policy.
+        xids: errors of each GPU that had any, by uuid ("pci-ADDRESS" where none is known there).
+        switches: errors of NVSwitches that had any, by PCI address.
     """
 
     taken_at_s: float = 0.0
@@ -330,6 +333,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pdus: dict[str, PduSnapshot] = {}
     outlets: dict[str, Number] = {}
     jobs: tuple[JobSnapshot, ...] = ()
+    xids: dict[str, GpuXids] = {}
+    switches: dict[str, SwitchErrors] = {}
     sources: dict[str, SourceStatus] = {}
     helper: HelperStatus = HelperStatus()
 
