@@ -61,6 +61,7 @@ class SamplingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gpu_fast_s: Annotated[float, Meta(ge=0.1, le=60, description="seconds")] = 1.0
     gpu_slow_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 10.0
     nvlink_raw: Annotated[bool, Meta(description="also the NVLink bytes with protocol overhead")] = False
+    host_s: Annotated[float, Meta(ge=0, le=600, description="seconds, 0 = off")] = 10.0
     pdu_totals_s: Annotated[float, Meta(ge=1, le=600, description="seconds")] = 5.0
     pdu_outlets_s: Annotated[float, Meta(ge=2, le=600, description="seconds")] = 10.0
     pdu_other_outlets_s: Annotated[float, Meta(ge=0, le=3600, description="seconds, 0 = off")] = 60.0

@@ -7,6 +7,7 @@ from pathlib import Path
 RUNTIME_DIR_VARIABLE = "NODEWARDEN_RUNTIME_DIR"
 STATE_DIR_VARIABLE = "NODEWARDEN_STATE_DIR"
 CONFIG_VARIABLE = "NODEWARDEN_CONFIG"
+HOST_ROOT_VARIABLE = "NODEWARDEN_HOST_ROOT"
 
 DEFAULT_RUNTIME_DIR = "/run/nodewarden"
 DEFAULT_STATE_DIR = "/var/lib/nodewarden"
@@ -21,6 +22,11 @@ def runtime_dir() -> Path:
 def state_dir() -> Path:
     """What survives a reboot: the journal, the armed state."""
     return Path(os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR)
+
+
+def host_root() -> Path:
+    """Where this node's /sys and /proc are read; a container mounts them elsewhere, such as below /host."""
+    return Path(os.environ.get(HOST_ROOT_VARIABLE) or "/")
 
 
 def state_link(runtime: Path) -> Path:

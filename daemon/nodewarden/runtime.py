@@ -31,6 +31,7 @@ from nodewarden.pdus import PduLoops
 from nodewarden.sampling import Progress, every
 from nodewarden.sources.gpu import GpuSource
 from nodewarden.sources.gpu_counters import GpuCounters
+from nodewarden.sources.host.source import HostSource
 from nodewarden.sources.xid import XidSource
 from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
@@ -51,6 +52,7 @@ TOLD_BY_EVENTS = frozenset(
 )
 LIVED_S = 300.0
 HELPER_GRACE_S = 3.0
+FIRST_HOST_S = 2.0
 
 
 def prepare_folders(runtime_dir: Path) -> None:
@@ -113,6 +115,12 @@ class Agent:
             table=xid_table_of(config, config_path),
             on_event=self._recorder.event,
         )
+        host_s = max(1.0, config.sampling.host_s)
+        self._host = (
+            HostSource(self._link, self._store, clock, root=paths.host_root(), period_s=host_s)
+            if config.sampling.host_s > 0
+            else None
+        )
         self._caps = PowerCapActuator(self._link, clock, cap_now_w=self._cap_now_w, on_event=self._recorder.event)
         self._job_actuator = JobActuator(self._jobs, clock, self._recorder.event)
         self._control = ControlLoop(
@@ -153,6 +161,9 @@ class Agent:
             "xid": self._new_progress("xid", 1.0),
             "control": self._new_progress("control", fast_s, critical=True),
         }
+        if self._host is not None:
+            self._progress["host"] = self._new_progress("host", host_s)
+        self._first_host: asyncio.Task[None] | None = None
 
     def _new_publisher(self) -> "MqttPublisher | None":
         """None without a broker, which then costs neither memory nor time."""
@@ -208,6 +219,7 @@ class Agent:
             await self._pdus.configure(self._config)
         await self._http.start()
         await self._first_sweep(helper_expected=helper_expected)
+        await self._first_look_at_the_host()
         await self._control.turn()
         sdnotify.notify(READY="1", STATUS=self._status_line())
         log.info("ready", gpus=len(self._store.gpus), pdus=len(self._store.pdus), armed=self._control.armed)
@@ -219,6 +231,8 @@ class Agent:
             group.create_task(every(self._clock, self._progress["xid"], self._xids.turn), name="xid")
             group.create_task(every(self._clock, Progress(5.0, self._clock.now_s()), self._mend), name="mend")
             group.create_task(every(self._clock, Progress(60.0, self._clock.now_s()), self._keep_counters), name="keep")
+            if self._host is not None:
+                group.create_task(self._watch_host(self._host), name="host")
             group.create_task(self._pdus.run(), name="pdus")
             if self._mqtt is not None:
                 group.create_task(self._mqtt.run(), name="mqtt")
@@ -251,6 +265,18 @@ class Agent:
             await self._clock.sleep_until(self._clock.now_s() + 0.1)
         if helper.state == "busy":
             raise AlreadyRunningError(f"the GPU helper serves another agent: {helper.text}")
+
+    async def _first_look_at_the_host(self) -> None:
+        """Read the host once; one whose files hang is waited for by its loop, not by the start."""
+        if self._host is not None:
+            self._first_host = asyncio.create_task(self._host.read(), name="host, first")
+            await asyncio.wait({self._first_host}, timeout=self._clock.real_s(FIRST_HOST_S))
+
+    async def _watch_host(self, host: HostSource) -> None:
+        if self._first_host is not None:
+            await self._first_host
+        # The second reading comes soon: power is the difference of two.
+        await every(self._clock, self._progress["host"], host.read, offset_s=FIRST_HOST_S)
 
     async def close(self) -> None:
         """Release jobs first, then say goodbye to the helper (caps stay for the next agent), then close."""

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from nodewarden.clock import Clock
+from nodewarden.model.host import HostSnapshot
 from nodewarden.model.readings import Absent
 from nodewarden.model.snapshot import (
     GpuSnapshot,
@@ -93,6 +94,7 @@ class SnapshotStore:
         self.pdus: dict[str, PduSnapshot] = {}
         self.xids: dict[str, GpuXids] = {}
         self.switches: dict[str, SwitchErrors] = {}
+        self.host = HostSnapshot()
         self.records: dict[str, SourceRecord] = {}
         self.helper = HelperStatus(since_s=clock.now_s())
         self._swept = asyncio.Event()
@@ -134,6 +136,7 @@ class SnapshotStore:
             taken_at_s=now_s,
             gpus={uuid: self._as_of(now_s, gpu) for uuid, gpu in self.gpus.items()},
             pdus=dict(self.pdus),
+            host=self.host,
             outlets=outlets,
             jobs=self._jobs(),
             xids=dict(self.xids),

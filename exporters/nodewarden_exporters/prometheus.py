@@ -15,7 +15,7 @@ from nodewarden.api.view import View
 from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading, value_or_none
 from nodewarden.model.snapshot import FAST_QUANTITIES, GpuSnapshot, Number
-from nodewarden_exporters.metric import Metric, Scope
+from nodewarden_exporters.metric import IDENTITY, Metric, Scope
 from nodewarden_exporters.metrics import METRICS
 from nodewarden_exporters.own import OwnMetrics
 from nodewarden_exporters.readers import (
@@ -38,6 +38,7 @@ _EMPTY: dict[Labels, Number] = {}
 _MAX_ID_CHARS = 128
 _GPU_STALE_S = 3.0
 _PDU_STALE_S = 15.0
+_HOST_STALE_S = 30.0
 _SLOW_STALE_S = 30.0
 _RARE_STALE_S = 180.0
 
@@ -220,7 +221,7 @@ def _write(chunk: _Chunk, metric: Metric, identity: str, samples: Iterable[Sampl
 
 def _prefix(metric: Metric, identity: str, labels: tuple[str, ...]) -> str:
     names = metric.all_labels
-    values = labels if metric.scope == "node" else (identity, *labels)
+    values = (identity, *labels) if IDENTITY[metric.scope] else labels
     inside = ",".join(f'{name}="{escape(value)}"' for name, value in zip(names, values, strict=True))
     return f"{metric.name}{{{inside}}} " if inside else f"{metric.name} "
 
@@ -245,6 +246,7 @@ def _subjects(view: View, windows: Windows) -> dict[Scope, list[_Subject]]:
         "rare": [_lasting(view, gpu, _RARE_STALE_S) for gpu in gpus],
         "links": list(_links(view)),
         "pdu": list(_pdus(view)),
+        "host": [_host(view)],
         "job": [
             _Subject(identity, job, job, view_expires_s)
             for identity, job in {_short(job.id): job for job in snapshot.jobs[:MAX_JOBS]}.items()
@@ -303,6 +305,13 @@ def _pdus(view: View) -> Iterator[_Subject]:
             yield _Subject(name, pdu, pdu, view.now_s + _PDU_STALE_S)
         elif source.last_success_s is not None:
             yield _Subject(name, pdu, pdu, source.last_success_s + source.stale_after_s)
+
+
+def _host(view: View) -> _Subject:
+    source = view.snapshot.sources.get("host")
+    stale_after_s = _HOST_STALE_S if source is None else source.stale_after_s
+    host = view.snapshot.host
+    return _Subject("", host, host, _NEVER, stale_after_s)
 
 
 def _short(name: str) -> str:

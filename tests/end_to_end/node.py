@@ -67,6 +67,7 @@ class TestNode:
         self.config = self.folder / "nodewarden.toml"
         self.standin = Standin(self.folder, kinds)
         self.kernel_log = KernelLogFile(self.folder / "kmsg")
+        self.host_root = self.folder / "host"  # no sensors, whatever the machine has
         self.port = free_port()
         self.write_config(config, name)
         for gpu in self.standin.gpus:
@@ -88,6 +89,7 @@ class TestNode:
             "NODEWARDEN_STATE_DIR": str(self.state),
             "NODEWARDEN_LOCK_DIR": str(self.folder / "lock"),
             "NODEWARDEN_KERNEL_LOG": str(self.kernel_log.path),
+            "NODEWARDEN_HOST_ROOT": str(self.host_root),
             "NODEWARDEN_CONFIG": str(self.config),
             "NOTIFY_SOCKET": None,
             "INVOCATION_ID": None,

@@ -146,6 +146,7 @@ class Rig:
         self.socket_path = self.runtime_dir / "gpu.sock"
         self.ledger_path = self.runtime_dir / "gpu-ledger"
         self.kernel_log = KernelLogFile(self.folder / "kmsg")
+        self.host_root = self.folder / "host"
         self.programs: list[Program] = []
         self.peers: list[Peer] = []
 
@@ -156,6 +157,7 @@ class Rig:
                 **self.standin.env(),
                 "NOTIFY_SOCKET": None,
                 "NODEWARDEN_KERNEL_LOG": str(self.kernel_log.path),
+                "NODEWARDEN_HOST_ROOT": str(self.host_root),
                 **(env or {}),
             },
         )

@@ -23,6 +23,7 @@ from nodewarden.model.xids import GpuXids, Incident, SwitchErrors
 from nodewarden.xid_table import load_table
 from nodewarden_alerts import Problem
 from support.gpu_values import some_values
+from support.host_values import a_host
 
 NOW_S = 10_000.0
 WALL_S = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
@@ -182,6 +183,7 @@ def a_view(now_s: float = NOW_S, *, gpus: int = 8, pdu: PduSnapshot | None = Non
             gpus={gpu_uuid(n): a_gpu(n, now_s) for n in range(gpus)},
             pdus={pdu.name: pdu},
             outlets={pdu.name: pdu.outlets_w},
+            host=a_host(now_s),
             jobs=(a_job(now_s=now_s),),
             xids={gpu_uuid(5): some_xids(now_s)},
             switches={"0000:c1:00.0": SwitchErrors(by_code={"28006": 2}, last_code=28006, last_s=now_s - 7200.0)},

@@ -357,6 +357,13 @@ class HelperClient:
             raise HelperError(f"the GPU helper answered with {type(reply).__name__}", "failed")
         return reply
 
+    async def rapl(self) -> wire.RaplReply:
+        """Energy counters of the processors. Raises HelperError, HelperGoneError."""
+        reply = await self._call(wire.Rapl(id=next(self._ids)))
+        if not isinstance(reply, wire.RaplReply):
+            raise HelperError(f"the GPU helper answered with {type(reply).__name__}", "failed")
+        return reply
+
     async def ledger(self) -> list[wire.LedgerEntry]:
         """All caps in force. Raises HelperError, HelperGoneError."""
         reply = await self._call(wire.Ledger(id=next(self._ids)))

@@ -41,6 +41,12 @@ def _arguments() -> argparse.Namespace:
         help="where the kernel's messages are read; default: %(default)s",
     )
     parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path(os.environ.get("NODEWARDEN_HOST_ROOT") or "/"),
+        help="where /sys is found, for the energy counters of the processors; default: %(default)s",
+    )
+    parser.add_argument(
         "--service",
         action="store_true",
         default=bool(os.environ.get("NOTIFY_SOCKET")),
@@ -77,6 +83,7 @@ def main() -> int:
                 clock=BootClock(),
                 service=arguments.service,
                 kernel_log=arguments.kernel_log,
+                host_root=arguments.host_root,
             )
         except OSError as error:
             print(f"nodewarden-gpu: {error}", file=sys.stderr)  # noqa: T201 - there may be no log yet

@@ -27,6 +27,7 @@ from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.locks import runtime_lock
 from nodewarden.gpuhelper.peers import Listener, allowed_uids, is_served
 from nodewarden.gpuhelper.pool import Pool
+from nodewarden.gpuhelper.rapl import Rapl
 from nodewarden.gpuhelper.releases import Releases
 from nodewarden.gpuhelper.seat import Shared
 from nodewarden.gpuhelper.turn import wait_for_turn, waiting
@@ -50,6 +51,7 @@ class Helper:
     """One running helper; it owns the runtime lock already. contest=False: it answers no foreign limit.
 
     kernel_log: where the kernel's complaints of GPUs are read; None = nowhere.
+    host_root: where /sys is, for the energy counters of the processors; None = they are not read.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Helper:
         *,
         contest: bool = True,
         kernel_log: Path | None = None,
+        host_root: Path | None = None,
     ) -> None:
         self._clock = clock
         self._stop = stop
@@ -97,6 +100,7 @@ class Helper:
             self._driver,
             self._errors,
             self._kernel_watcher,
+            Rapl(clock, host_root),
             self._stopping,
         )
         self._listener: Listener | None = None
@@ -285,6 +289,7 @@ def serve(
     service: bool = False,
     stop: threading.Event | None = None,
     kernel_log: Path | None = None,
+    host_root: Path | None = None,
 ) -> int:
     """Run the helper on any GPU library until SIGTERM, SIGINT or SIGHUP, or until `stop` is set.
 
@@ -299,6 +304,7 @@ def serve(
         service: started by the service manager: it stays without an agent, and serves the agent's user.
         stop: set by the caller instead of signals, where this is not the main thread.
         kernel_log: where the kernel's complaints of GPUs are read; None = nowhere.
+        host_root: where /sys is, for the energy counters of the processors; None = they are not read.
     """
     stop, wait = waiting(stop or threading.Event())
     runtime_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -318,7 +324,7 @@ def serve(
         wait(clock.real_s(1.0))
         if stop.is_set():
             return EXIT_OK
-    helper = Helper(library, runtime_dir, lock_dir, clock, stop, kernel_log=kernel_log)
+    helper = Helper(library, runtime_dir, lock_dir, clock, stop, kernel_log=kernel_log, host_root=host_root)
     helper.begin()
     status = EXIT_OK
     try:

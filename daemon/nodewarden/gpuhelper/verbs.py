@@ -18,6 +18,7 @@ from nodewarden.gpuhelper.ledger import Record
 from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.peers import Peer
 from nodewarden.gpuhelper.pool import Pool, Sweep
+from nodewarden.gpuhelper.rapl import Rapl
 from nodewarden.gpuhelper.seat import Answerable
 from nodewarden.gpuhelper.watchers import KernelWatcher
 from nodewarden.gpuhelper.worker import GpuWorker
@@ -47,6 +48,7 @@ class Verbs:
         driver: Driver,
         errors: ErrorFeed,
         kernel_watcher: KernelWatcher,
+        rapl: Rapl,
         stopping: threading.Event,
     ) -> None:
         self._gpus = gpus
@@ -59,6 +61,7 @@ class Verbs:
         self._driver = driver
         self._errors = errors
         self._kernel_watcher = kernel_watcher
+        self._rapl = rapl
         self._stopping = stopping
         self._restoring = threading.Semaphore(MAX_RESTORES)
 
@@ -82,6 +85,8 @@ class Verbs:
                         self._kernel_watcher.start(request.kernel_after)
                     reply = self._errors.take(request.id, request.epoch, request.after, request.kernel_after)
                     peer.send(reply)
+                case wire.Rapl():
+                    self._rapl.answer(peer, request.id)
                 case wire.Ledger():
                     peer.send(wire.LedgerReply(id=request.id, entries=self._book.entries()))
         except HelperError as error:

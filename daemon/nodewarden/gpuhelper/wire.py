@@ -131,7 +131,13 @@ class Events(msgspec.Struct, tag="events", tag_field="verb", kw_only=True):
     kernel_after: int = -1
 
 
-Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger | ReleaseDevice | Resume | Events
+class Rapl(msgspec.Struct, tag="rapl", tag_field="verb", kw_only=True):
+    """The energy counters of the processors, which only root may read."""
+
+    id: int
+
+
+Request = Hello | ReadFast | ReadSlow | SetCap | Restore | Ledger | ReleaseDevice | Resume | Events | Rapl
 
 
 # Replies -------------------------------------------------------------------------------------------------------------
@@ -395,8 +401,35 @@ class ErrorReply(msgspec.Struct, tag="error", kw_only=True):
     uuid: str | None = None
 
 
+class RaplZone(msgspec.Struct, array_like=True):
+    """One zone: the kernel's id ("intel-rapl:0:1"), name, microjoules, where they wrap (0 = unknown), or why none."""
+
+    zone: str
+    name: str
+    energy_uj: int | None = None
+    range_uj: int = 0
+    reason: str | None = None
+
+
+class RaplReply(msgspec.Struct, tag="rapl", kw_only=True):
+    """All zones and sub-zones; none where the processor or the machine has none."""
+
+    id: int
+    taken_at_s: float
+    zones: list[RaplZone] = []
+
+
 Reply = (
-    HelloReply | FastReply | SlowReply | CapReply | RestoreReply | LedgerReply | ReleaseReply | EventsReply | ErrorReply
+    HelloReply
+    | FastReply
+    | SlowReply
+    | CapReply
+    | RestoreReply
+    | LedgerReply
+    | ReleaseReply
+    | EventsReply
+    | RaplReply
+    | ErrorReply
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from nodewarden.model.host import HostSnapshot
 from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.xids import GpuXids, SwitchErrors
@@ -332,6 +333,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[str, GpuSnapshot] = {}
     pdus: dict[str, PduSnapshot] = {}
     outlets: dict[str, Number] = {}
+    host: HostSnapshot = HostSnapshot()
     jobs: tuple[JobSnapshot, ...] = ()
     xids: dict[str, GpuXids] = {}
     switches: dict[str, SwitchErrors] = {}

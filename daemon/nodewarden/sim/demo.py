@@ -176,6 +176,8 @@ version = "2c"
 community = {json.dumps(ready.community)}
 outlets = {ready.outlets}
 limit_w = {scenario.pdu_limit_w:g}
+[sampling]
+host_s = 0  # the host is this machine, not the one that is simulated
 [http]
 listen = "127.0.0.1:{http_port}"
 """,

@@ -1,0 +1,1 @@
+"""Readings of the host itself: everything from sysfs and procfs, and RAPL through the helper."""
