@@ -138,7 +138,7 @@ listen = "10048"
         'F:2: limits.node_powr_w: is not a known key; did you mean "node_power_w"?',
         'F:3: limits.failsafe_w: found the text "400 W", allowed: a number from 50 to 3000 (watts per GPU)',
         "F:4: limits.target_margin_c: found 400000, allowed: a number from 0 to 30 (degC below max-operating)",
-        "F:6: sampling.interval: is not a known key; allowed: gpu_fast_s, gpu_slow_s, nvlink_raw, "
+        "F:6: sampling.interval: is not a known key; allowed: gpu_fast_s, gpu_slow_s, nvlink_raw, host_s, "
         "pdu_totals_s, pdu_outlets_s, pdu_other_outlets_s",
         "F:7: sampling.gpu_fast_s: found nan, allowed: a number from 0.1 to 60 (seconds)",
         "F:8: sampling.gpu_slow_s: found 0.5, allowed: a number from 1 to 600 (seconds)",

@@ -78,6 +78,10 @@ def let_go(pipe: Path, text: str) -> None:
         writer.write(text)
 
 
+def sweeping() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "host"]
+
+
 async def test_a_sweep_reads_everything_once() -> None:
     host = Host(recorded_host())
     snapshot = await host.read()
@@ -125,11 +129,10 @@ async def test_a_card_of_which_everything_hangs_costs_two_threads_and_itself(hos
     await host.read()
     folder = "/sys/class/infiniband/mlx5_0/ports/1"
     pipes = [hang(host.tree, f"{folder}/{name}") for name in ("state", "phys_state", "rate", "link_layer")]
-    before = threading.active_count()
     for _ in range(3):
         snapshot = await host.read()
     assert len(snapshot.hung) == 2
-    wait_for(lambda: threading.active_count() == before + 2, 10, "two threads that hang, and no other")
+    wait_for(lambda: len(sweeping()) == 2, 10, "two threads that hang, and no other")
     assert (len(snapshot.drives), len(snapshot.packages), host.record.up) == (1, 1, True)
     (port,) = snapshot.ports
     assert port.present
@@ -137,7 +140,7 @@ async def test_a_card_of_which_everything_hangs_costs_two_threads_and_itself(hos
     assert port.down_since_s is None  # nobody knows
     for pipe in pipes[:2]:
         let_go(pipe, "")
-    wait_for(lambda: threading.active_count() == before, 10, "the threads that hung")
+    wait_for(lambda: not sweeping(), 10, "the end of the threads that hung")
 
 
 async def test_a_reader_that_was_given_up_changes_nothing_any_more(host: Host) -> None:
@@ -166,17 +169,12 @@ async def test_too_much_that_hangs_is_told_and_the_last_readings_age(host: Host,
 
 
 async def test_a_hanging_file_holds_up_no_end(host: Host) -> None:
-    others = set(threading.enumerate())
     pipe = hang(host.tree, "/proc/pressure/memory")
     await host.read()
-
-    def hanging() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread not in others]
-
-    wait_for(lambda: len(hanging()) == 1, 10, "the one thread that hangs")
-    assert hanging()[0].daemon
+    wait_for(lambda: len(sweeping()) == 1, 10, "the one thread that hangs")
+    assert sweeping()[0].daemon
     let_go(pipe, "")
-    wait_for(lambda: not hanging(), 10, "the end of the thread that hung")
+    wait_for(lambda: not sweeping(), 10, "the end of the thread that hung")
 
 
 async def test_descriptors_and_threads_stay_as_they_are(host: Host) -> None:
@@ -185,8 +183,9 @@ async def test_descriptors_and_threads_stay_as_they_are(host: Host) -> None:
     await host.read()
 
     def held() -> tuple[int, int]:
-        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+        return len(list(Path("/proc/self/fd").iterdir())), len(sweeping())
 
+    wait_for(lambda: not sweeping(), 10, "the end of the first sweep")
     before = held()
     for _ in range(200):
         await host.read()
