@@ -3,6 +3,7 @@
 Nothing here opens a device or a socket; `nodectl config check` uses it offline. The agent never writes the file.
 """
 
+import importlib.util
 import ipaddress
 import os
 import re
@@ -55,6 +56,7 @@ __all__ = [
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_SECRET_BYTES = 4096
+_MIN_V3_SECRET = 8  # RFC 3414, 11.2
 _CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
 
 
@@ -224,7 +226,7 @@ class _Loader:
                 self._wrong(here, "has both community and community_file, allowed: one of them")
             elif not inline and not from_file:
                 self._wrong(here, f'version "{version}" needs community_file (or community)')
-            for key in ("user", "auth", "priv"):
+            for key in ("user", "auth", "priv", "context"):
                 if key in pdu:
                     self._wrong((*here, key), f'belongs to version "3", but version is "{version}"')
         elif version == "3":
@@ -258,8 +260,14 @@ class _Loader:
             if pdu.priv is not None:
                 secret = self._secret(pdu.priv.secret_file, (*here, "priv", "secret_file"))
                 changes["priv"] = msgspec.structs.replace(pdu.priv, secret=secret)
-            if pdu.version == "3":
-                self._warn((*here, "version"), "3 is not active in this version: this PDU is not read")
+            for key in ("auth", "priv"):
+                secret = getattr(changes.get(key), "secret", None)
+                if secret is not None and len(secret.reveal().encode()) < _MIN_V3_SECRET:
+                    self._wrong(
+                        (*here, key), f"its password is shorter than {_MIN_V3_SECRET} bytes, which SNMPv3 forbids"
+                    )
+            if pdu.priv is not None and importlib.util.find_spec("cryptography") is None:
+                self._warn((*here, "priv"), "needs the package cryptography: pip install 'nodewarden[snmpv3]'")
             filled.append(msgspec.structs.replace(pdu, **changes))
         return msgspec.structs.replace(config, pdu=tuple(filled))
 

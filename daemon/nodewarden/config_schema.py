@@ -76,10 +76,10 @@ class SnmpAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SnmpPriv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """SNMPv3 privacy of a PDU."""
+    """SNMPv3 privacy of a PDU. "aes192c" and "aes256c" stretch a short key as Cisco and many PDUs do."""
 
     secret_file: Annotated[str, Meta(max_length=4096)]
-    protocol: Literal["des", "aes", "aes192", "aes256"] = "aes"
+    protocol: Literal["des", "aes", "aes192", "aes256", "aes192c", "aes256c"] = "aes"
     secret: Annotated[Secret | None, Meta(extra={"filled": True})] = None
 
 
@@ -87,8 +87,9 @@ class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One rack PDU by its address; repeat the table for each.
 
     `outlets` are the numbers of those that feed this node, `limit_w` bounds their sum. Versions "1" and "2c" need
-    `community_file` (or `community`), version "3" needs `user`, and `auth` and `priv` as the device wants them; a PDU
-    of version "3" is understood, but not read in this version.
+    `community_file` (or `community`), version "3" needs `user`, and `auth` and `priv` as the device wants them
+    (privacy needs the package cryptography). With `rated_w` or `rated_a` a load over 80 % of them is a problem; else
+    what the device itself says of its load. `period_s` is how often this one is read; else sampling.pdu_totals_s.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=63, description="unique, without / and control characters")]
@@ -103,9 +104,13 @@ class PduConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     user: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     auth: SnmpAuth | None = None
     priv: SnmpPriv | None = None
+    context: Annotated[str, Meta(max_length=32, description="SNMPv3 context, empty for the default one")] = ""
     outlets: tuple[Annotated[int, Meta(ge=1, le=999, description="outlet number")], ...] = ()
     limit_w: Annotated[float, Meta(ge=50, le=100_000, description="watts, the sum of these outlets")] | None = None
     timeout_s: Annotated[float, Meta(ge=0.2, le=10, description="seconds per request")] = 2.0
+    period_s: Annotated[float, Meta(ge=1, le=3600, description="seconds")] | None = None
+    rated_w: Annotated[float, Meta(ge=50, le=1_000_000, description="watts, the whole PDU")] | None = None
+    rated_a: Annotated[float, Meta(ge=1, le=2_000, description="amperes per phase")] | None = None
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -70,7 +70,7 @@ class PduLoops:
 
     def reconfigure(self, config: Config) -> None:
         """Take over a changed configuration; loops are changed by `run`."""
-        wanted = {pdu.name: pdu for pdu in config.pdu if pdu.version != "3"}
+        wanted = {pdu.name: pdu for pdu in config.pdu}
         self._sampling = config.sampling
         if wanted != self._configs:
             self._configs = wanted
@@ -127,7 +127,7 @@ class PduLoops:
 
     def _start(self, name: str, source: PduSource, first: asyncio.Task[None] | None = None) -> None:
         assert self._sampling is not None
-        period_s = self._sampling.pdu_totals_s
+        period_s = self._configs[name].period_s or self._sampling.pdu_totals_s
         progress = self._new_progress(f"pdu/{name}", period_s)
         self.progress[f"pdu/{name}"] = progress
 
@@ -145,7 +145,8 @@ class PduLoops:
 
     async def _poll(self, name: str, source: PduSource) -> None:
         assert self._sampling is not None
-        record = self._store.record(f"pdu/{name}", max(3 * self._sampling.pdu_totals_s, STALE_MIN_S))
+        period_s = self._configs[name].period_s or self._sampling.pdu_totals_s
+        record = self._store.record(f"pdu/{name}", max(3 * period_s, STALE_MIN_S))
         began_s = self._clock.now_s()
         before = self._store.pdus[name]
         try:

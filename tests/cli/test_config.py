@@ -70,7 +70,7 @@ verify = "gpu-process"
 """
 
 
-def test_the_example_of_the_design_is_valid_and_says_what_is_not_active_yet(tmp_path):
+def test_the_example_of_the_design_is_valid(tmp_path):
     for name in ("pdu_auth", "pdu_priv"):
         (tmp_path / name).write_text(f"{name}-secret\n")
         (tmp_path / name).chmod(0o600)
@@ -80,9 +80,11 @@ def test_the_example_of_the_design_is_valid_and_says_what_is_not_active_yet(tmp_
     assert pdu.auth.secret is not None
     assert pdu.auth.secret.reveal() == "pdu_auth-secret"
     assert pdu.outlets == (7, 8)
-    assert [w.partition(": ")[2] for w in config.warnings] == [
-        "pdu[0].version: 3 is not active in this version: this PDU is not read",
-    ]
+    assert config.warnings == ()
+    (tmp_path / "pdu_priv").write_text("short12\n")
+    (mistake,) = problems_of(tmp_path / "nodewarden.toml", environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert "pdu[0].priv: its password is shorter than 8 bytes" in mistake
+    assert "short12" not in mistake
 
 
 def test_the_broker_needs_what_belongs_together_and_its_files_are_found_beside_the_configuration(tmp_path):

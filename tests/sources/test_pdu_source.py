@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import structlog
 
-from nodewarden.config import PduConfig, SamplingConfig, Secret
+from nodewarden.config import PduConfig, SamplingConfig, Secret, SnmpAuth
 from nodewarden.devices.snmp import SnmpEngine
 from nodewarden.errors import DeviceError, DeviceTimeoutError, NotSupportedError
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.sim.pdu import PduValues, serve_pdu
-from nodewarden.sim.snmp_agent import GET, GET_BULK, GET_NEXT, INTEGER, TIME_TICKS
+from nodewarden.sim.snmp_agent import GET, GET_BULK, GET_NEXT, INTEGER, NULL, TIME_TICKS, Typed
 from nodewarden.sources.pdu.source import PduSource
 from support.snmp_agents import Agent, load_recording
 
@@ -33,10 +33,10 @@ PATIENT_S = 10.0
 @contextlib.contextmanager
 def impatient(source: PduSource, timeout_s: float = 0.3) -> Iterator[None]:
     """Short deadlines, where no answer is expected."""
-    assert source._device is not None
-    source._device.timeout_s = timeout_s
+    device = source._opened()
+    device.timeout_s = timeout_s
     yield
-    source._device.timeout_s = PATIENT_S
+    device.timeout_s = PATIENT_S
 
 
 def config(port: int, outlets: tuple[int, ...] = (7, 8), **more: Any) -> PduConfig:
@@ -287,7 +287,7 @@ async def test_a_device_that_is_away_for_a_minute_is_asked_less_often_and_found_
         asked.append(len(peer.asked) - before)
         clock.time_s += 5
     assert asked[:12] == [1] * 12
-    assert sum(asked[12:]) == 2, "one in three"
+    assert 1 <= sum(asked[12:]) <= 3, "about one in three"
     peer.silent = False
     passes = 0
     while True:
@@ -296,7 +296,7 @@ async def test_a_device_that_is_away_for_a_minute_is_asked_less_often_and_found_
             assert (await source.read()).up
         except DeviceError:
             clock.time_s += 5
-            assert passes < 4
+            assert passes < 5
             continue
         break
 
@@ -463,10 +463,30 @@ async def test_the_community_is_in_no_log_line_snapshot_or_error(
     assert not [COMMUNITY[n : n + 6] for n in range(len(COMMUNITY) - 5) if COMMUNITY[n : n + 6] in together]
 
 
-async def test_version_3_is_refused_with_what_to_do(snmp: SnmpEngine, clock: HandClock) -> None:
-    source = PduSource(PduConfig(name="a", host="127.0.0.1", version="3", user="monitor"), snmp, clock)
-    with pytest.raises(NotSupportedError, match='set version = "2c" and community_file'):
-        await source.read()
+async def test_a_configuration_without_its_secrets_says_so(snmp: SnmpEngine, clock: HandClock) -> None:
+    auth = SnmpAuth(secret_file="/nowhere")
+    for without in (
+        PduConfig(name="a", host="127.0.0.1", community_file="/nowhere"),
+        PduConfig(name="a", host="127.0.0.1", version="3", user="monitor", auth=auth),
+    ):
+        with pytest.raises(NotSupportedError, match=r"PDU a cannot be asked: the (community is empty|authentication)"):
+            await PduSource(without, snmp, clock).read()
+
+
+async def test_refused_credentials_are_not_tried_hotly(snmp: SnmpEngine, clock: HandClock) -> None:
+    class Refusing(Agent):
+        def respond(self, kind: int, _version: int, oids: Any, *_: int) -> Any:
+            self.asked.append((kind, len(oids)))
+            return 16, 1, [(oids[0], Typed((NULL, None)))]
+
+    with Refusing({}, community=COMMUNITY) as peer:
+        source = PduSource(config(peer.port), snmp, clock)
+        for _ in range(12 * 60):  # an hour
+            with pytest.raises(DeviceError) as raised:
+                await source.read()
+            assert raised.value.reason == "auth"
+            clock.time_s += 5
+    assert 5 <= len(peer.asked) <= 16
 
 
 async def test_the_simulated_pdu_is_read_like_a_real_one(snmp: SnmpEngine, clock: HandClock) -> None:

@@ -1,21 +1,21 @@
 """The one door to SNMP: read a few objects or walk columns of a device, with a deadline, never writing anything.
 
-One engine for the process, one request in flight per device. Errors are `DeviceError` with one of four reasons:
-"timeout", "auth", "unreachable", "bad_answer". The community is in no error, log line or repr. pysnmp is imported by
-`SnmpEngine.warm_up`, so a node without a PDU never pays for it.
+One engine for the process, one request in flight per device. Errors are `DeviceError` with the reasons "timeout",
+"unreachable", "bad_answer", or one of `CREDENTIALS_REASONS`. No secret is in any error, log line or repr. pysnmp is
+imported by `SnmpEngine.warm_up`, so a node without a PDU never pays for it.
 """
 
 import asyncio
 import contextlib
-import socket
-import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from nodewarden.devices.resolve import look_up
+from nodewarden.devices.snmp_access import Community, Credentials
+from nodewarden.devices.snmp_link import Link, Value, load_pysnmp
 from nodewarden.errors import DeviceError, DeviceTimeoutError
 
-Value = int | float | bytes | str | None
+__all__ = ["MAX_OIDS", "Community", "Rows", "SnmpDevice", "SnmpEngine", "Value"]
+
 Rows = dict[str, Value]  # index below the column, dotted, and its value
 
 MAX_OIDS = 12  # per GET: what old agents still answer in one datagram
@@ -24,25 +24,6 @@ _MAX_VARBINDS = 96  # per GETBULK over all columns, about 3 KB: few agents send 
 _MAX_ROWS = 2048
 
 _TOO_BIG, _NO_SUCH_NAME, _GEN_ERR, _NO_ACCESS, _AUTHORIZATION_ERROR = 1, 2, 5, 6, 16
-_AUTH_INDICATIONS = frozenset({
-    "AuthenticationFailure", "AuthenticationError", "UnknownUserName", "UnknownSecurityName", "WrongDigest",
-    "UnsupportedSecurityLevel", "UnsupportedAuthProtocol", "UnsupportedPrivProtocol", "DecryptionError",
-})  # fmt: skip
-
-
-class Community:
-    """What v1 and v2c ask for. Never shows itself."""
-
-    __slots__ = ("community", "version")
-
-    def __init__(self, community: str, version: Literal["1", "2c"] = "2c") -> None:
-        if not community:
-            raise ValueError("the community is empty; give the one that the device allows to read")
-        self.community = community
-        self.version = version
-
-    def __repr__(self) -> str:
-        return f"Community(***, version={self.version!r})"
 
 
 class SnmpEngine:
@@ -50,6 +31,7 @@ class SnmpEngine:
 
     def __init__(self) -> None:
         self._engine: Any = None
+        self._more: list[Any] = []  # one for each v3 user whose name is taken by another with other secrets
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = asyncio.Lock()
 
@@ -67,70 +49,81 @@ class SnmpEngine:
             self._drop()
         async with self._starting:
             if self._engine is None:
-                self._engine = await asyncio.to_thread(lambda: _load().Engine(loop))
+                self._engine = await asyncio.to_thread(lambda: load_pysnmp().Engine(loop))
 
-    def device(self, host: str, port: int, credentials: Community, *, timeout_s: float = 2.0) -> "SnmpDevice":
+    def device(self, host: str, port: int, credentials: Credentials, *, timeout_s: float = 2.0) -> "SnmpDevice":
         """A device to ask; nothing is sent and no name is looked up yet."""
         return SnmpDevice(self, host, port, credentials, timeout_s=timeout_s)
 
-    async def raw(self) -> Any:
-        """The running pysnmp engine (for `SnmpDevice`)."""
+    async def raw(self, credentials: Credentials) -> Any:
+        """The running pysnmp engine for these credentials (for `Link`)."""
         await self.warm_up()
-        return self._engine
+        if isinstance(credentials, Community) or self._engine.fits(credentials):
+            return self._engine
+        async with self._starting:
+            for engine in self._more:
+                if engine.fits(credentials):
+                    return engine
+            loop = self._loop
+            self._more.append(await asyncio.to_thread(lambda: load_pysnmp().Engine(loop)))
+            return self._more[-1]
 
     async def close(self) -> None:
         """Close the sockets and timers. The engine may be used again afterwards."""
         self._drop()
 
     def _drop(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-
-
-def _load() -> Any:
-    from nodewarden.devices import pysnmp_engine  # noqa: PLC0415  20 MB and 0.4 s that only nodes with a PDU pay
-
-    return pysnmp_engine
+        for engine in (self._engine, *self._more):
+            if engine is not None:
+                engine.close()
+        self._engine = None
+        self._more.clear()
 
 
 class SnmpDevice:
-    """One device at one address.
-
-    Attributes:
-        latency_s: how long the last answer took, None before the first.
-    """
+    """One device at one address."""
 
     def __init__(
-        self, engine: SnmpEngine, host: str, port: int, credentials: Community, *, timeout_s: float = 2.0
+        self, engine: SnmpEngine, host: str, port: int, credentials: Credentials, *, timeout_s: float = 2.0
     ) -> None:
-        self.host, self.port, self.timeout_s = host, port, timeout_s
-        self.latency_s: float | None = None
-        self._engine = engine
-        self._credentials = credentials
+        self.host, self.port = host, port
+        self._link = Link(engine, host, port, credentials, timeout_s)
+        self._is_v1 = credentials.version == "1"
         self._lock = asyncio.Lock()
-        self._raw: Any = None  # the pysnmp engine that knows `_target`
-        self._target: str | None = None
-        self._address: tuple[Any, ...] = ()
-        self._family: int = socket.AF_INET
         self._repetitions = _MAX_REPETITIONS
+        self._typed = False
 
     def __repr__(self) -> str:
         return f"SnmpDevice({self.host}:{self.port})"
+
+    @property
+    def latency_s(self) -> float | None:
+        """How long the last answer took, None before the first."""
+        return self._link.latency_s
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that one answer may take."""
+        return self._link.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._link.timeout_s = timeout_s
 
     async def get(self, oids: Sequence[str], *, deadline_s: float | None = None) -> dict[str, Value]:
         """Read up to 12 objects. One that the device does not have is None, also with v1.
 
         Args:
             oids: dotted, with their index.
-            deadline_s: for all of it, waiting for an earlier request to this device included; default `timeout_s`.
+            deadline_s: for all of it, waiting for an earlier request to this device included; default `timeout_s`,
+                four times that for the first contact with a v3 device.
 
         Raises:
-            DeviceError: with reason "timeout", "auth", "unreachable" or "bad_answer".
+            DeviceError: with reason "timeout", "unreachable", "bad_answer" or one of `CREDENTIALS_REASONS`.
         """
         if not 0 < len(oids) <= MAX_OIDS:
             raise ValueError(f"a GET of {len(oids)} objects, allowed: 1 to {MAX_OIDS}")
-        async with self._within(deadline_s or self.timeout_s):
+        async with self._within(deadline_s or self._link.first_timeout_s()):
             return await self._get(tuple(oids))
 
     async def walk(self, columns: Sequence[str], *, deadline_s: float, max_rows: int = _MAX_ROWS) -> dict[str, Rows]:
@@ -150,9 +143,23 @@ class SnmpDevice:
                 found |= await self._walk(columns[start : start + MAX_OIDS], max_rows)
         return found
 
+    async def walk_types(self, root: str, *, deadline_s: float, max_rows: int) -> list[tuple[str, int, Value]]:
+        """Everything below `root` as (oid, type as in a .snmprec file, value); at most `max_rows` objects.
+
+        Raises:
+            DeviceError: as for `get`.
+        """
+        async with self._within(deadline_s):
+            self._typed = True
+            try:
+                found: Any = await self._walk([root], max_rows)
+            finally:
+                self._typed = False
+        return [(f"{root}.{index}", *tagged) for index, tagged in found[root].items() if tagged is not None]
+
     def forget_address(self) -> None:
         """Look the name up again before the next request: the address behind it may have changed."""
-        self._target = None
+        self._link.forget_address()
 
     # GET
 
@@ -213,7 +220,7 @@ class SnmpDevice:
 
     async def _next(self, asked: list[str], order: list[str], last: dict[str, str]) -> list[tuple[str, Value]]:
         """One step of a walk: GETBULK with as many repetitions as this device stands, or GETNEXT."""
-        while self._credentials.version != "1" and self._repetitions > 1:
+        while not self._is_v1 and self._repetitions > 1:
             repetitions = max(1, min(self._repetitions, _MAX_VARBINDS // len(asked)))
             try:
                 status, _, pairs = await self._request("bulk", asked, repetitions)
@@ -229,7 +236,7 @@ class SnmpDevice:
                     self._repetitions = max(2, self._repetitions // 2)  # cut short; go on from where it ended
                 return pairs
             self._repetitions = repetitions // 2
-        if len(asked) > 1 and self._credentials.version == "1":
+        if len(asked) > 1 and self._is_v1:
             return await self._next_each(asked, order, last)
         status, _, pairs = await self._request("next", asked)
         self._refuse_access(status)
@@ -264,99 +271,31 @@ class SnmpDevice:
     async def _request(
         self, kind: str, oids: Sequence[str], repetitions: int = 0
     ) -> tuple[int, int, list[tuple[str, Value]]]:
-        """One request, sent twice when the device usually answers fast enough for that (UDP may lose one)."""
-        await self._resolve()
-        attempts = [self.timeout_s]
-        if self.latency_s is not None and self.latency_s < self.timeout_s / 6:
-            attempts = [self.timeout_s / 2] * 2
-        garbage = self._garbage()
-        assert self._target is not None
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        began_s = time.monotonic()
-        for attempt_s in attempts:
-            try:
-                self._raw.send(kind, self._family, self._target, oids, repetitions, future)
-            except OSError as error:
-                raise self._unreachable(error.strerror or "the address cannot be reached") from None
-            await asyncio.wait({future}, timeout=attempt_s)
-            if not future.done():
-                continue
-            indication, status, index, pairs = future.result()
-            if not indication:
-                self.latency_s = time.monotonic() - began_s
-                return status, index, pairs
-            if type(indication).__name__ != "RequestTimedOut":
-                raise self._indicated(indication)
-            break
-        raise self._no_answer(garbage)
+        return await self._link.request(kind, oids, repetitions, typed=self._typed)
 
     @contextlib.asynccontextmanager
     async def _within(self, deadline_s: float) -> AsyncIterator[None]:
         """One operation at a time on this device, all of it within a deadline."""
-        await self._engine.warm_up()
-        garbage = self._garbage()
+        await self._link.engine.warm_up()
+        garbage = self._link.garbage()
         try:
             async with asyncio.timeout(deadline_s), self._lock:
                 yield
         except TimeoutError:
-            raise self._no_answer(garbage, deadline_s) from None
-
-    async def _resolve(self) -> None:
-        raw = await self._engine.raw()
-        if raw is not self._raw:
-            self._raw, self._target = raw, None
-        if self._target is not None:
-            return
-        try:
-            self._family, self._address = await look_up(self.host, self.port)
-            await raw.open_family(self._family)
-            self._target = raw.add_community_target(
-                self._family,
-                self._address,
-                self._credentials.community,
-                0 if self._credentials.version == "1" else 1,
-                self.timeout_s,
-            )
-        except OSError as error:
-            raise self._unreachable(error.strerror or "the name cannot be looked up") from None
-
-    def _garbage(self) -> int:
-        if self._raw is None or not self._address:
-            return 0
-        return int(self._raw.garbage.get((str(self._address[0]), int(self._address[1])), 0))
+            raise self._link.no_answer(garbage, deadline_s) from None
 
     def _is_end(self, value: object) -> bool:
         return value is self._end()
 
     def _end(self) -> Any:
-        return _load().END
-
-    # errors, none of which can hold the community
+        return load_pysnmp().END
 
     def _refuse_access(self, status: int) -> None:
         if status in {_NO_ACCESS, _AUTHORIZATION_ERROR}:
             raise DeviceError(f"{self.host}:{self.port} does not allow these credentials to read this", "auth")
 
-    def _indicated(self, indication: Any) -> DeviceError:
-        name = type(indication).__name__
-        if name in _AUTH_INDICATIONS:
-            return DeviceError(f"{self.host}:{self.port} refused the credentials ({name})", "auth")
-        return self._bad(name)
-
-    def _no_answer(self, garbage_before: int, deadline_s: float | None = None) -> DeviceError:
-        if self._garbage() > garbage_before:
-            return self._bad("what it sends is not SNMP")
-        last = "" if self.latency_s is None else f"; its last answer took {self.latency_s:.1f} s"
-        return DeviceTimeoutError(
-            f"no answer from {self.host}:{self.port} within {deadline_s or self.timeout_s:g} s{last}"
-            " (check the address, UDP port, community and the device's list of allowed managers)"
-        )
-
-    def _unreachable(self, why: str) -> DeviceError:
-        return DeviceError(f"{self.host}:{self.port} is unreachable: {why}", "unreachable")
-
     def _bad(self, why: str) -> DeviceError:
-        return DeviceError(f"{self.host}:{self.port} gave a bad answer: {why}", "bad_answer")
+        return self._link.bad(why)
 
 
 def _after(index: str, before: str) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from nodewarden.devices.snmp import Community, SnmpEngine
+from nodewarden.devices.snmp_access import Credentials
 from nodewarden.sources.pdu.crosscheck import suspects
 from nodewarden.sources.pdu.decode import TOTALS, Decoded, decode
 from nodewarden.sources.pdu.engine import Identity, identify, read_all
@@ -20,7 +21,8 @@ async def discover(
     port: int = 161,
     *,
     version: Literal["1", "2c"] = "2c",
-    community: str,
+    community: str = "",
+    access: Credentials | None = None,
     timeout_s: float = 2.0,
     engine: SnmpEngine | None = None,
 ) -> dict[str, Any]:
@@ -30,17 +32,19 @@ async def discover(
         host: name or address.
         port: UDP port.
         version: of SNMP.
-        community: is in no error text.
+        community: is in no error text; of v1 and v2c.
+        access: instead of both, as for a v3 user.
         timeout_s: for each answer; all of it takes at most 30 times as long, and at least 30 s are allowed.
         engine: of this process, if it has one already.
 
     Raises:
         NotSupportedError: it answers, but no profile fits; the text names its sysObjectID and sysDescr.
-        DeviceError: it does not answer; reason "timeout", "auth", "unreachable" or "bad_answer".
+        DeviceError: it does not answer; reason "timeout", "unreachable", "bad_answer" or one of
+            `CREDENTIALS_REASONS`.
     """
     own = engine or SnmpEngine()
     try:
-        device = own.device(host, port, Community(community, version), timeout_s=timeout_s)
+        device = own.device(host, port, access or Community(community, version), timeout_s=timeout_s)
         identity = await identify(device)
         columns = await read_all(device, identity.profile, deadline_s=max(30.0, 30 * timeout_s))
         return describe(identity, decode(identity.profile, columns))

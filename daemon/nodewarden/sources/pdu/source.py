@@ -11,10 +11,13 @@ import structlog
 
 from nodewarden.clock import Clock
 from nodewarden.config import PduConfig, SamplingConfig
-from nodewarden.devices.snmp import MAX_OIDS, Community, SnmpDevice, SnmpEngine
-from nodewarden.errors import DeviceError, NotSupportedError
+from nodewarden.devices.snmp import MAX_OIDS, SnmpDevice, SnmpEngine
+from nodewarden.devices.snmp_access import CREDENTIALS_REASONS
+from nodewarden.errors import DeviceError
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.snapshot import BankSnapshot, Number, OutletSnapshot, PduSnapshot, PhaseSnapshot
+from nodewarden.sources.pdu.access import credentials_of
+from nodewarden.sources.pdu.backoff import Backoff
 from nodewarden.sources.pdu.crosscheck import suspects
 from nodewarden.sources.pdu.decode import Columns, Decoded, Used, decode, store
 from nodewarden.sources.pdu.engine import Identity, identify, read_all
@@ -25,8 +28,6 @@ log = structlog.get_logger("nodewarden.pdu")
 _UP_TIME_OID = f"{SYS_UP_TIME}.0"
 _AWAY_S = 60.0  # away for longer: what comes back may be another device
 _SURE = 4  # contradictions in a row before a quantity is suspect, and agreements before it is not
-_PATIENT = 12  # failed passes before a device is asked less often
-_EASE = 3  # then only every so many passes
 
 
 class _Part:
@@ -69,19 +70,21 @@ class PduSource:
         self.rejected: Counter[str] = Counter()
         self._config = config
         self._clock = clock
-        self._device = self._open(engine)
+        self._engine = engine
+        self._device: SnmpDevice | None = None
         self._identity: Identity | None = None
         self._columns: Columns = {}
         self._found = Decoded(scalars={}, rows={})
-        self._fast, self._own = _Part(periods.pdu_totals_s), _Part(periods.pdu_outlets_s)
-        self._others = _Part(periods.pdu_other_outlets_s)
+        period_s = config.period_s or periods.pdu_totals_s
+        self._fast, self._own = _Part(period_s), _Part(max(periods.pdu_outlets_s, period_s))
+        self._others = _Part(periods.pdu_other_outlets_s and max(periods.pdu_other_outlets_s, period_s))
+        self._backoff = Backoff(period_s, config.name)
         self._read_all_s = 0.0
         self._up_time: int | None = None
         self._has_metered_outlets = False
         self._planned: set[str] = set()
         self._doubts: Counter[str] = Counter()
         self._suspect: set[str] = set()
-        self._failures = 0
         self._last_answer_s: float | None = None
         self._last_error: DeviceError | None = None
         self._up_since_s: float | None = None
@@ -95,42 +98,39 @@ class PduSource:
         at least 30 s) for the first reading of a device with many outlets.
 
         Raises:
-            DeviceError: with reason "timeout", "auth", "unreachable", "bad_answer" or "not_supported".
+            DeviceError: with reason "timeout", "unreachable", "bad_answer", "not_supported" or one of
+                `CREDENTIALS_REASONS`; again and without asking, while the device is left alone after failures.
         """
-        if self._failures >= _PATIENT and self._failures % _EASE and self._last_error is not None:
-            self._failures += 1  # it has been away for a minute: ask less often
-            raise DeviceError(str(self._last_error), self._last_error.reason)
-        device = self._device
-        if device is None:
-            raise NotSupportedError(
-                f'PDU {self.name}: version = "{self._config.version}" without a community is not supported;'
-                ' set version = "2c" and community_file'
-            )
         now_s = self._clock.now_s()
+        if not self._backoff.is_due(now_s) and self._last_error is not None:
+            raise DeviceError(str(self._last_error), self._last_error.reason)
         try:
+            device = self._opened()
             if self._identity is None or self._must_detect(now_s):
                 await self._detect(device, now_s)
             else:
                 await self._poll(device, now_s)
         except DeviceError as error:
-            self._failures += 1
+            self._backoff.failed(now_s, refused=error.reason in CREDENTIALS_REASONS)
             self._last_error = error
             self._up_since_s = None
-            device.forget_address()
+            if self._device is not None:
+                self._device.forget_address()
             raise
-        self._failures, self._last_error = 0, None
+        self._backoff.succeeded()
+        self._last_error = None
         self._last_answer_s = now_s
         self._up_since_s = now_s if self._up_since_s is None else self._up_since_s
         return self._snapshot(self._up_since_s)
 
     # reading
 
-    def _open(self, engine: SnmpEngine) -> SnmpDevice | None:
-        config = self._config
-        if config.version == "3" or config.community is None:
-            return None
-        credentials = Community(config.community.reveal(), config.version)
-        return engine.device(config.host, config.port, credentials, timeout_s=config.timeout_s)
+    def _opened(self) -> SnmpDevice:
+        if self._device is None:
+            config = self._config
+            credentials = credentials_of(config)
+            self._device = self._engine.device(config.host, config.port, credentials, timeout_s=config.timeout_s)
+        return self._device
 
     def _must_detect(self, now_s: float) -> bool:
         return self._last_answer_s is None or now_s - self._last_answer_s > max(_AWAY_S, 4 * self._fast.period_s)
