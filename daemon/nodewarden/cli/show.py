@@ -56,7 +56,7 @@ def gpus(ctx: click.Context, capabilities: bool, as_json: bool, timeout_s: float
         Column("PROCESSES", right=True, rank=9),
         Column("MIG", rank=4, shrink=True),
         Column("ATTENTION", rank=1, shrink=True),
-        Column("XIDS", rank=4, shrink=True),
+        Column("XIDS", rank=1),
         Column("NOT READ", rank=4, shrink=True),
     ]
     _list(ctx, "gpus", columns, _gpu_row, "No GPU is known.", as_json=as_json, timeout_s=timeout_s)
