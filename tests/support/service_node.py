@@ -17,6 +17,7 @@ HELPER, AGENT = "nodewarden-gpu.service", "nodewarden.service"
 CONFIG = "/etc/nodewarden/nodewarden.toml"
 DEAF = "/mnt/deaf"
 FUSE = Path("/dev/fuse")
+KERNEL_LOG, REAL_KERNEL_LOG = Path("/dev/kmsg"), "/dev/real-kmsg"
 DEFAULT_CONFIG = """\
 [node]
 name = "gpu-node-07"
@@ -76,6 +77,8 @@ class ServiceNode:
             state: ("/standin/state", "rw"),
             build_deaf_fs(): ("/deaf", "ro"),
         }
+        if KERNEL_LOG.exists():  # the container has a FIFO in its place
+            binds[KERNEL_LOG] = (REAL_KERNEL_LOG, "ro")
         if FUSE.exists():
             binds[FUSE] = (str(FUSE), "rw")
         with Container(binds) as container:

@@ -3,7 +3,8 @@
 import pytest
 
 from standin.standin import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH
-from support.service_node import AGENT, DEFAULT_CONFIG, HELPER, ServiceNode
+from support.real import require
+from support.service_node import AGENT, DEFAULT_CONFIG, HELPER, KERNEL_LOG, REAL_KERNEL_LOG, ServiceNode
 from support.wait import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.container, pytest.mark.timeout(300)]
@@ -68,6 +69,15 @@ def test_an_occupied_port_is_reported_and_taken_over_when_it_is_free(node):
 
     wait_for(lambda: "nodewarden_gpu_junction_celsius{" in scrape(), 10, "device metrics on the page")
     assert node.restarts(AGENT) == 0
+
+
+def test_the_unit_may_read_the_kernels_log(node):
+    require(KERNEL_LOG.exists(), str(KERNEL_LOG))
+    drop_in = f"/etc/systemd/system/{HELPER}.d/kernel-log.conf"
+    node.container.write(drop_in, f"[Service]\nEnvironment=NODEWARDEN_KERNEL_LOG={REAL_KERNEL_LOG}\n")
+    node.run(f"systemctl daemon-reload; systemctl restart {HELPER}")
+    wait_for(lambda: "kernel_log up=True" in node.container.journal(HELPER), 30, "the log to be read")
+    node.run(f"rm {drop_in}; systemctl daemon-reload; systemctl restart {HELPER}")
 
 
 def test_an_upgrade_restarts_the_agent_only_and_the_old_helper_keeps_its_files(node):

@@ -59,6 +59,12 @@ def test_the_helper_names_no_device_because_the_driver_may_come_later():
     assert keys & {"DeviceAllow", "DevicePolicy", "ProtectClock", "PrivateDevices"} == set()
 
 
+def test_the_helper_may_read_the_kernels_log():
+    keys = dict(settings("nodewarden-gpu.service"))
+    assert "CAP_SYSLOG" in keys["CapabilityBoundingSet"].split()
+    assert "ProtectKernelLogs" not in keys  # takes both /dev/kmsg and the right away
+
+
 def test_the_helper_is_never_killed_and_the_agent_never_depends_on_it():
     helper, agent = dict(settings("nodewarden-gpu.service")), dict(settings("nodewarden.service"))
     assert helper["SendSIGKILL"] == "no"
