@@ -75,7 +75,7 @@ def test_the_unit_may_read_the_kernels_log(node):
     require(KERNEL_LOG.exists(), str(KERNEL_LOG))
     drop_in = f"/etc/systemd/system/{HELPER}.d/kernel-log.conf"
     node.container.write(drop_in, f"[Service]\nEnvironment=NODEWARDEN_KERNEL_LOG={REAL_KERNEL_LOG}\n")
-    node.run(f"systemctl daemon-reload; systemctl restart {HELPER}")
+    node.run(f"systemctl daemon-reload; systemctl restart {HELPER}; systemctl start {AGENT}")
     wait_for(lambda: "kernel_log up=True" in node.container.journal(HELPER), 30, "the log to be read")
     node.run(f"rm {drop_in}; systemctl daemon-reload; systemctl restart {HELPER}")
 
