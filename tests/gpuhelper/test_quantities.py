@@ -1,6 +1,7 @@
 """Every quantity of a GPU from the library to the snapshot: real helper, real source, on the boards of the stand-in."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -459,3 +460,21 @@ async def test_pcie_bytes_go_on_over_a_wrap(boards: Rig, node: Watched) -> None:
     gpu = await seen_by(node, card)
     assert known(gpu, "pcie_transmit_bytes") == 2**32 + 500
     assert known(gpu, "pcie_receive_bytes") == 6
+
+
+async def test_energy_goes_on_over_a_driver_reload_and_marks_the_epoch(
+    boards: Rig, node: Watched, tmp_path: Path
+) -> None:
+    gpu = board(boards, H100)
+    gpu.energy_j = 5_000_000.0
+    async with watched(boards.socket_path, kept=tmp_path / "energy.json") as kept:
+        before_j = known(await seen_by(kept, gpu), "energy_j")
+        boards.standin.reload_driver()
+        totals = [known(await seen_by(kept, gpu), "energy_j") for _ in range(4)]
+        assert totals == sorted(totals)
+        assert totals[0] >= before_j >= 5_000_000
+        assert known(kept.gpu(gpu.uuid), "energy_epoch") == 1
+        assert f'nodewarden_gpu_energy_epochs_total{{uuid="{gpu.uuid}"}} 1.0' in kept.page()
+        kept.counters.save()
+    async with watched(boards.socket_path, kept=tmp_path / "energy.json") as again:
+        assert known(await seen_by(again, gpu), "energy_j") >= totals[-1]

@@ -44,7 +44,7 @@ def gpus(ctx: click.Context, capabilities: bool, as_json: bool, timeout_s: float
         return
     columns = [
         Column("GPU", right=True),
-        Column("STATE", rank=1),
+        Column("STATE"),
         Column("UUID"),
         Column("MODEL", rank=5, shrink=True),
         Column("POWER", right=True, rank=2),
