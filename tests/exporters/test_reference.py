@@ -25,7 +25,7 @@ def metrics_page() -> str:
         "GPU quantities come with the driver calls that give them, in the order in which they are tried (`field` is a",
         "number of `nvmlDeviceGetFieldValues`), the boards that have them, and what a read costs per GPU: fast every",
         "`sampling.gpu_fast_s`, slow every `sampling.gpu_slow_s`, rare every 60 s. What this node's boards have, say",
-        "`nodectl gpus --capabilities`.",
+        "`nodectl gpus --capabilities`. Temperature and errors of NVSwitches are not here: NVML does not give them.",
         "",
         "| name | type | labels | unit | meaning | source | boards | cost |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
