@@ -4,14 +4,11 @@ A site's own file has the same form and says only what is different: single keys
 """
 
 import functools
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-
-from nodewarden.config_check import Mistake, check, dotted
 
 PACKAGED = Path(__file__).with_name("xids.toml")
 MAX_FILE_BYTES = 1 << 20
@@ -75,6 +72,10 @@ def load_table(path: Path | None = None) -> XidTable:
     packaged = _packaged()
     if path is None:
         return _converted(packaged)
+    import tomllib  # noqa: PLC0415 - the GPU helper knows the rows by their type only: less memory
+
+    from nodewarden.config_check import Mistake, check, dotted  # noqa: PLC0415
+
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -137,4 +138,6 @@ def _converted(document: dict[str, Any]) -> XidTable:
 
 @functools.cache
 def _packaged() -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415
+
     return tomllib.loads(PACKAGED.read_text(encoding="utf-8"))

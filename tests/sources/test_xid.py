@@ -294,3 +294,30 @@ async def test_a_source_that_is_not_listened_to_is_down_and_one_that_is_not_here
         sources = agent.store.snapshot().sources
         assert (sources["xid/kernel"].up, sources["xid/kernel"].reason) == (False, "no_permission")
         assert "xid/nvml" not in sources
+
+
+async def test_a_helper_of_before_an_upgrade_is_asked_once_and_keeps_the_connection(
+    helper: FakeHelper, tmp_path: Path
+) -> None:
+    helper.is_old = True
+    async with agent_of(helper, tmp_path) as agent:
+        for _ in range(20):
+            await agent.turn()
+        assert (helper.asked, agent.link.adopted) == (1, True)
+        helper.is_old = False
+        await agent.link.client.close()
+        helper.nvml("GPU-0", 31)
+        await agent.turn()
+        assert agent.of("GPU-0").total == 1
+
+
+async def test_a_helper_that_does_not_answer_costs_one_turn_at_a_time(helper: FakeHelper, tmp_path: Path) -> None:
+    async with agent_of(helper, tmp_path) as agent:
+        helper.nvml("GPU-0", 31)
+        await agent.turn()
+        await agent.link.client.close()
+        helper.nvml("GPU-0", 31)
+        await agent.source.turn()  # no connection: nothing is taken, nothing is lost
+        assert agent.of("GPU-0").total == 1
+        await agent.turn()
+        assert agent.of("GPU-0").total == 2

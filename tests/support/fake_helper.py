@@ -32,6 +32,8 @@ class FakeHelper:
         self.path = folder / "gpu.sock"
         self.clock = clock
         self.kernel_number = 0
+        self.is_old = False  # it knows no `events`
+        self.asked = 0
         self.new_feed()
 
     def new_feed(self) -> None:
@@ -71,9 +73,13 @@ class FakeHelper:
         try:
             while True:
                 length = int.from_bytes(await reader.readexactly(4), "little")
+                reply: wire.Reply
                 request = wire.request_decoder.decode(await reader.readexactly(length))
-                if isinstance(request, wire.Events):
-                    reply: wire.Reply = self.feed.take(request.id, request.epoch, request.after, request.kernel_after)
+                self.asked += isinstance(request, wire.Events)
+                if isinstance(request, wire.Events) and self.is_old:
+                    reply = wire.ErrorReply(id=request.id, code="bad_request", text="not understood")
+                elif isinstance(request, wire.Events):
+                    reply = self.feed.take(request.id, request.epoch, request.after, request.kernel_after)
                 else:
                     reply = wire.HelloReply(id=request.id, pid=1, errors=self.feed.count)
                 writer.write(wire.frame(reply))

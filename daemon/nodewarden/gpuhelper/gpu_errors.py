@@ -6,8 +6,8 @@ them again.
 """
 
 import itertools
+import os
 import threading
-import uuid as uuids
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ class ErrorFeed:
         self._numbers = itertools.count(1)
         self._told = False
         self._dropped = 0
-        self.epoch = uuids.uuid4().hex[:12]
+        self.epoch = os.urandom(6).hex()
         self.count = 0
         self.driver = Listening(reason="starting")
         self.kernel = Listening(reason="starting")

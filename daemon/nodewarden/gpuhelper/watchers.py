@@ -22,6 +22,9 @@ WAIT_S = 0.5
 """How long one wait for an event lasts, in real seconds: the library is closed only when no call is in flight, and what
 is in flight for a second counts as hanging."""
 RETRY_S = 5.0
+SOON_S = 1.0
+_NOT_YET = frozenset({"driver_not_loaded", "no_data"})
+"""Found out without a driver call: what happens before we listen is not told to us, so we look again soon."""
 UNSUPPORTED_RETRY_S = 60.0
 KERNEL_WAIT_S = 1.0
 SETTLE_S = 0.1
@@ -69,7 +72,7 @@ class DriverWatcher:
             return UNSUPPORTED_RETRY_S
         except DeviceError as error:
             self._set(Listening(reason=error.reason))
-            return RETRY_S
+            return SOON_S if error.reason in _NOT_YET else RETRY_S
         self._set(Listening(up=True))
         now_s = self._clock.now_s()
         for event in events:

@@ -77,6 +77,7 @@ class XidSource:
         self._asked_s = float("-inf")
         self._asked_errors = -1
         self._adoptions = 0
+        self._mute_adoption = -1  # on this connection nobody understands us
         self._health: dict[str, str] = {}
         self._problem = ""
         self._publish()
@@ -106,7 +107,7 @@ class XidSource:
     # Taking -----------------------------------------------------------------------------------------------------------
 
     def _is_due(self, now_s: float) -> bool:
-        return (
+        return self._link.adoptions != self._mute_adoption and (
             self._link.errors != self._asked_errors
             or self._link.adoptions != self._adoptions
             or now_s - self._asked_s >= ASK_EVERY_S
@@ -124,6 +125,8 @@ class XidSource:
                 )
             except HelperError as failure:
                 self._asked_errors = -1  # again at the next turn
+                if failure.code == "bad_request":  # a helper of before an upgrade, which bears few of these
+                    self._mute_adoption = self._link.adoptions
                 log.debug("gpu_errors_not_taken", reason=str(failure))
                 break
             more = reply.more
