@@ -31,6 +31,7 @@ from nodewarden.pdus import PduLoops
 from nodewarden.sampling import Progress, every
 from nodewarden.sources.gpu import GpuSource
 from nodewarden.sources.gpu_counters import GpuCounters
+from nodewarden.sources.gpu_quick import QuickSampling
 from nodewarden.sources.host.source import HostSource
 from nodewarden.sources.xid import XidSource
 from nodewarden.state import StateFile
@@ -51,6 +52,7 @@ TOLD_BY_EVENTS = frozenset(
     | {"config_reload_failed", "xid_critical", "xid_warning", "xid_application"}
 )
 LIVED_S = 300.0
+FULL_SWEEP_S = 1.0
 HELPER_GRACE_S = 3.0
 FIRST_HOST_S = 2.0
 
@@ -89,22 +91,27 @@ class Agent:
             on_event=self._recorder.event,
         )
         self._store = SnapshotStore(clock, self._jobs.jobs)
+        self._renderer = Renderer()
+        # Below a second only what changes so fast is read so often; the rest, and decisions, keep to a second.
+        full_s = max(FULL_SWEEP_S, config.sampling.gpu_fast_s)
+        quick_s = config.sampling.gpu_fast_s
         self._link = HelperLink(
             HelperClient(paths.gpu_socket(runtime_dir), clock),
             clock,
             self._recorder.event,
             self._heard_of_helper,
-            reads_every_s=config.sampling.gpu_fast_s,
+            reads_every_s=full_s,
         )
         self._gpu_counters = GpuCounters(state.folder / "energy.json")
         self._gpus = GpuSource(
             self._link,
             self._store,
             clock,
-            fast_period_s=config.sampling.gpu_fast_s,
+            fast_period_s=full_s,
             slow_period_s=config.sampling.gpu_slow_s,
             raw_links=config.sampling.nvlink_raw,
             counters=self._gpu_counters,
+            quick=QuickSampling(quick_s, self._renderer.observe_quick) if quick_s < full_s else None,
             on_event=self._recorder.event,
         )
         self._xids = XidSource(
@@ -131,10 +138,9 @@ class Agent:
             self._recorder,
             clock,
             bounds=_bounds(config),
-            period_s=config.sampling.gpu_fast_s,
+            period_s=full_s,
             on_turn=self._turned,
         )
-        self._renderer = Renderer()
         self._renderer.own.config_read(taken=True, unix_s=clock.wall_s())
         self._mqtt = self._new_publisher()
         self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event, self._new_progress)
@@ -154,12 +160,11 @@ class Agent:
             paths.control_socket(runtime_dir), self.node, admin_gid=admin_gid(), own_uid=_own_uid()
         )
         self._http = HttpServer(config.http.listen, self.node.view, self._renderer, clock)
-        fast_s = config.sampling.gpu_fast_s
         self._progress = {
-            "gpu": self._new_progress("gpu", fast_s, critical=True),
+            "gpu": self._new_progress("gpu", full_s, critical=True),
             "gpu_slow": self._new_progress("gpu_slow", config.sampling.gpu_slow_s),
             "xid": self._new_progress("xid", 1.0),
-            "control": self._new_progress("control", fast_s, critical=True),
+            "control": self._new_progress("control", full_s, critical=True),
         }
         if self._host is not None:
             self._progress["host"] = self._new_progress("host", host_s)
@@ -226,6 +231,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(every(self._clock, self._progress["gpu"], self._gpus.read_fast), name="gpu")
             group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
+            group.create_task(self._read_when_nudged(), name="gpu_nudged")
             group.create_task(self._control.run(), name="control")
             group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
             group.create_task(every(self._clock, self._progress["xid"], self._xids.turn), name="xid")
@@ -238,6 +244,15 @@ class Agent:
                 group.create_task(self._mqtt.run(), name="mqtt")
             group.create_task(watchdog.feed(self._clock, self._stalled_critical, self._status_line), name="watchdog")
             group.create_task(self._note_that_it_lived(), name="lived")
+
+    async def _read_when_nudged(self) -> None:
+        """A GPU has become much hotter between two sweeps: look, and decide, now."""
+        nudged = asyncio.Event()
+        self._link.client.on_nudge = nudged.set
+        while True:
+            await nudged.wait()
+            nudged.clear()
+            await self._gpus.read_fast()
 
     async def _heartbeat(self) -> None:
         """Be heard by the helper every second, however rarely GPUs are read."""

@@ -94,6 +94,12 @@ GPU_METRICS: tuple[Metric, ...] = (
         ("window",),
     ),
     _gpu(
+        "power_instant_max_watts",
+        "Highest instant power in the trailing window, watts; with gpu_fast_s = 0.1 out of ten readings a second.",
+        readers.over_window("power_instant_w", 1),
+        ("window",),
+    ),
+    _gpu(
         "power_cap_requested_watts",
         "Power cap that Nodewarden asked for last, while it owns one.",
         readers.cap_requested,

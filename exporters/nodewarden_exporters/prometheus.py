@@ -92,6 +92,10 @@ class Renderer:
         self._packed: bytes | None = None
         self.renders = 0
 
+    def observe_quick(self, uuid: str, quantity: str, at_s: float, value: float) -> None:
+        """Take note of one reading from between two views, likewise."""
+        self._windows.add(uuid, quantity, at_s, value)
+
     def observe(self, view: View) -> None:
         """Take note of the readings of a view for the trailing windows."""
         self._windows.observe(view.snapshot)

@@ -23,7 +23,7 @@ from nodewarden.model.snapshot import (
 from nodewarden.model.xids import GpuXids
 from nodewarden.policy import margins
 from nodewarden.policy.observe import sourced_margins
-from nodewarden_exporters.windows import WINDOWS_S, Windows
+from nodewarden_exporters.windows import WINDOWS_S, Quantity, Windows
 
 # Bounds on what one page may hold, whatever devices and jobs call themselves; a test adds them up (F49).
 MAX_GPUS = 16
@@ -136,7 +136,7 @@ def slow_seconds(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
             yield (reason,), seconds.value
 
 
-def over_window(quantity: Literal["junction_c", "power_w"], which: int) -> Reader:
+def over_window(quantity: Quantity, which: int) -> Reader:
     """Lowest (0) or highest (1) in the trailing windows, shown while the newest reading is."""
 
     def read(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:

@@ -10,8 +10,8 @@ from nodewarden.model.readings import Reading
 from nodewarden.model.snapshot import NodeSnapshot
 
 WINDOWS_S = (15.0, 60.0)
-Quantity = Literal["junction_c", "power_w"]
-QUANTITIES: tuple[Quantity, ...] = ("junction_c", "power_w")
+Quantity = Literal["junction_c", "power_w", "power_instant_w"]
+QUANTITIES: tuple[Quantity, ...] = ("junction_c", "power_w", "power_instant_w")
 
 
 class _Extremes:
@@ -58,7 +58,7 @@ class Windows:
     """The windows of all GPUs."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, Quantity], _Extremes] = {}
+        self._of: dict[tuple[str, str], _Extremes] = {}
 
     def observe(self, snapshot: NodeSnapshot) -> None:
         """Take the readings of a snapshot; call it for each."""
@@ -72,6 +72,12 @@ class Windows:
                     extremes.add(reading.taken_at_s, reading.value)
         if len(self._of) > len(QUANTITIES) * len(snapshot.gpus):
             self._of = {key: each for key, each in self._of.items() if key[0] in snapshot.gpus}
+
+    def add(self, uuid: str, quantity: str, at_s: float, value: float) -> None:
+        """Take one reading from between two snapshots; of a quantity that has no windows, nothing."""
+        extremes = self._of.get((uuid, quantity))
+        if extremes is not None:
+            extremes.add(at_s, value)
 
     def extremes(self, uuid: str, quantity: Quantity, window_s: float, now_s: float) -> tuple[float, float] | None:
         """Lowest and highest reading of the last `window_s` seconds, None when there is none."""

@@ -71,6 +71,15 @@ class XidEvent(msgspec.Struct, frozen=True, kw_only=True):
     xid: int
 
 
+class QuickValues(msgspec.Struct, kw_only=True):
+    """What one quick read gave; None where there is nothing, which the fast read explains. Same units and names."""
+
+    junction_c: float | None = None
+    hbm_c: float | None = None
+    margin_c: float | None = None
+    power_instant_w: float | None = None
+
+
 class CapRange(msgspec.Struct, frozen=True, kw_only=True):
     """Limits in watts that the board accepts, and the one it starts with (None = it does not say)."""
 
@@ -96,6 +105,10 @@ class GpuDevice(Protocol):
 
         Raises DeviceLostError, DeviceError.
         """
+        ...
+
+    def read_quick(self) -> QuickValues:
+        """Temperatures and instant power, by as few calls as there are. Raises DeviceLostError, DeviceError."""
         ...
 
     def cap_range_w(self) -> CapRange:

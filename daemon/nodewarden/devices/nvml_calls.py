@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from nodewarden.errors import DeviceError, DeviceLostError, DeviceTimeoutError, NoPermissionError, NotSupportedError
 
 # Members of NVML's value union by its own type number.
-_UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 _LOST_CODES = {15: "it has fallen off the bus (NVML 15)", 16: "it needs a reset (NVML 16)"}
 UNKNOWN_CODE = 999
@@ -64,8 +64,8 @@ def _field_result(wanted: Field, item: Any) -> float | DeviceError:
         if isinstance(failure, DeviceLostError):
             raise failure
         return _unknown_field(wanted) if failure.reason == _INVALID else failure
-    if 0 <= item.valueType < len(_UNION):
-        value: float = getattr(item.value, _UNION[item.valueType])
+    if 0 <= item.valueType < len(UNION):
+        value: float = getattr(item.value, UNION[item.valueType])
         return value
     return DeviceError(f"field {wanted}: unknown value type {item.valueType}")
 
@@ -117,6 +117,13 @@ class NvmlCalls:
             raise NotSupportedError(f"{name}: the library is older than the binding", "not_in_driver") from error
         except (AttributeError, TypeError, ValueError, ctypes.ArgumentError) as error:
             raise DeviceError(f"{name}: unexpected answer: {error}") from error
+
+    def function(self, name: str) -> Any:
+        """A function of the library as it is, which answers with a code. Raises NotSupportedError where it has none."""
+        try:
+            return self._module._nvmlGetFunctionPointer(name)  # noqa: SLF001 - the binding's own cache of them
+        except self._module.NVMLError as error:
+            raise NotSupportedError(f"{name}: not in this library", "not_in_driver") from error
 
     def lacks(self, name: str, arguments: int) -> bool:
         """Whether this call is known not to be in the library."""

@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec import structs
 
-from nodewarden.devices.gpu_library import CapRange, FastValues, GpuIdentity, SlowValues
+from nodewarden.devices.gpu_library import CapRange, FastValues, GpuIdentity, QuickValues, SlowValues
 from nodewarden.devices.mean_power import MeanPower
 from nodewarden.devices.nvml_calls import DRIVER_REASONS, INVALID_ARGUMENT_CODE, REASONS, UNKNOWN_CODE, Field, NvmlCalls
 from nodewarden.devices.nvml_gpm import Gpm
 from nodewarden.devices.nvml_links import Links
 from nodewarden.devices.nvml_mig import read_mig
+from nodewarden.devices.nvml_quick import QuickReader
 from nodewarden.devices.nvml_reads import RARE_FIELDS, SLOW_FIELDS, THRESHOLDS, PcieCounters, read_rare, read_slow
 from nodewarden.devices.nvml_sweep import Sweep
 from nodewarden.errors import DeviceError, DeviceLostError, NoPermissionError, NotSupportedError
@@ -77,6 +78,7 @@ class NvmlDevice:
         self._gpm = Gpm(monotonic_s)
         self._board: GpuBoard | None = None
         self._fast_calls: dict[str, str] = {}
+        self._quick = QuickReader(nvml, handle)
 
     def drop(self) -> None:
         """Forget the handle: after a shutdown it may point anywhere."""
@@ -123,6 +125,11 @@ class NvmlDevice:
         self._fast_calls = sweep.calls
         _raise_if_all_gone(out)
         return out
+
+    def read_quick(self) -> QuickValues:
+        """See `GpuDevice.read_quick`."""
+        self._live()
+        return self._quick.read()
 
     def _put_slow_reasons(self, sweep: Sweep, out: FastValues) -> None:
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")

@@ -14,7 +14,7 @@ from nodewarden.errors import HelperError
 from nodewarden.gpuhelper.book import Book
 from nodewarden.gpuhelper.ledger import AGENT_KEY, Record
 from nodewarden.gpuhelper.peers import Peer
-from nodewarden.gpuhelper.wire import Hello, LedgerEntry
+from nodewarden.gpuhelper.wire import Hello, LedgerEntry, Reply
 
 SILENCE_S = 3.0
 GOODBYE_S = 20.0
@@ -97,6 +97,12 @@ class Adoption:
     def owns(self, peer: Peer) -> bool:
         """Whether this connection is the adopted agent's."""
         return peer is self._peer
+
+    def tell(self, reply: Reply) -> None:
+        """Say something unasked to the adopted agent, if there is one."""
+        peer = self._peer
+        if peer is not None:
+            peer.send(reply)
 
     @property
     def pid(self) -> int | None:

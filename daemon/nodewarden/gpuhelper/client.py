@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
-
-import msgspec
 
 from nodewarden import paths
 from nodewarden.clock import Clock
 from nodewarden.errors import HelperError, HelperGoneError
 from nodewarden.gpuhelper import wire
+from nodewarden.gpuhelper.frames import Frames
 from nodewarden.unix_socket import peer_of
 
 RESTORE_DEADLINE_S = 5.0
@@ -57,6 +56,7 @@ class HelperClient:
     Attributes:
         pid, uid: of the helper, where known.
         sent_at_s: when it was last spoken to.
+        on_nudge: called when the helper asks to be asked now, since a GPU has become much hotter.
     """
 
     def __init__(self, socket_path: Path, clock: Clock, *, deadline_s: float = 1.0) -> None:
@@ -64,8 +64,7 @@ class HelperClient:
         self._clock = clock
         self._deadline_s = deadline_s
         self._ids = itertools.count(1)
-        self._writer: asyncio.StreamWriter | None = None
-        self._receiving: asyncio.Task[None] | None = None
+        self._frames: Frames | None = None
         self._waiting: dict[int, asyncio.Future[wire.Reply]] = {}
         self._reads: dict[int, tuple[dict[str, wire.Reply | None], asyncio.Event]] = {}
         self._outstanding: dict[tuple[wire.ReadKind, str], int] = {}
@@ -75,11 +74,12 @@ class HelperClient:
         self.pid: int | None = None
         self.uid: int | None = None
         self.sent_at_s = 0.0
+        self.on_nudge: Callable[[], None] = lambda: None
 
     @property
     def connected(self) -> bool:
         """Whether the connection stands."""
-        return self._writer is not None
+        return self._frames is not None
 
     async def connect(self) -> None:
         """Connect, or connect again.
@@ -91,22 +91,28 @@ class HelperClient:
         self._refusal = None
         try:
             async with asyncio.timeout(self._clock.real_s(self._deadline_s)):
-                reader, writer = await asyncio.open_unix_connection(str(self._path))
+                loop = asyncio.get_running_loop()
+                transport, frames = await loop.create_unix_connection(
+                    lambda: Frames(self._received, self._ended), str(self._path)
+                )
         except PermissionError:
             self.pid, self.uid = _owner_of(self._path)
             raise self._foreign() from None
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or "no answer"
             raise HelperGoneError(f"no GPU helper at {self._path}: {reason}", "gone") from error
-        helper = peer_of(writer.get_extra_info("socket"))
+        helper = peer_of(transport.get_extra_info("socket"))
         self.pid, self.uid = helper.pid, helper.uid
         if os.geteuid() != 0 and self.uid not in {0, os.geteuid()}:
-            writer.close()
+            frames.close()
             raise self._foreign()
-        self._writer = writer
-        self._receiving = asyncio.create_task(self._receive(reader), name="helper-receive")
+        self._frames = frames
+        if frames.ended.is_set():  # before we could say whose it is
+            self._drop("it closed the connection")
         if self.uid != os.geteuid():  # a refusal comes at once, and would be lost behind a request that fails
-            await asyncio.wait({self._receiving}, timeout=REFUSAL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFUSAL_S):
+                    await frames.ended.wait()
             if self._refusal is not None:
                 raise self._gone("")
 
@@ -123,21 +129,13 @@ class HelperClient:
 
     async def close(self) -> None:
         """End the connection; whoever waits gets HelperGoneError."""
-        receiving, self._receiving = self._receiving, None
-        if receiving is not None:
-            receiving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await receiving
-        writer = self._writer
         self._drop("the connection was closed")
-        if writer is not None:
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        await asyncio.sleep(0)  # the transport closes with the next turn of the loop
 
     def _drop(self, why: str) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        frames, self._frames = self._frames, None
+        if frames is not None:
+            frames.close()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -148,24 +146,20 @@ class HelperClient:
         self._outstanding.clear()
         self._outstanding_of.clear()
 
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
-        why = "it closed the connection"
-        try:
-            while True:
-                length = int.from_bytes(await reader.readexactly(4), "little")
-                if length > wire.MAX_FRAME_BYTES:
-                    why = f"it sent a frame of {length} bytes"
-                    break
-                reply = wire.reply_decoder.decode(await reader.readexactly(length))
-                if isinstance(reply, wire.ErrorReply) and (reply.id, reply.code) == (0, "foreign"):
-                    why = self._refusal = reply.text  # it answers no request: we are not let in
-                    break
-                self._take(reply)
-        except (asyncio.IncompleteReadError, OSError):
-            pass
-        except (msgspec.DecodeError, ValueError) as error:
-            why = f"it sent what we do not understand: {error}"
-        self._drop(why)
+    def _received(self, reply: wire.Reply) -> str:
+        """One reply; returns why the connection ends with it."""
+        if isinstance(reply, wire.ErrorReply) and (reply.id, reply.code) == (0, "foreign"):
+            self._refusal = reply.text  # it answers no request: we are not let in
+            return reply.text
+        if isinstance(reply, wire.Nudge):
+            self.on_nudge()
+            return ""
+        self._take(reply)
+        return ""
+
+    def _ended(self, frames: Frames, why: str) -> None:
+        if frames is self._frames:
+            self._drop(why)
 
     def _take(self, reply: wire.Reply) -> None:
         future = self._waiting.pop(reply.id, None)
@@ -198,13 +192,13 @@ class HelperClient:
             del self._outstanding_of[request_id]
 
     def _send(self, request: wire.Request) -> None:
-        if self._writer is None:
+        transport = None if self._frames is None else self._frames.transport
+        if transport is None:
             raise self._gone("no connection to the GPU helper")
-        transport = self._writer.transport
         if transport.get_write_buffer_size() > wire.MAX_FRAME_BYTES:
             self._drop("it does not read what we send")
             raise HelperGoneError("the GPU helper does not read what we send", "gone")
-        self._writer.write(wire.frame(request))
+        transport.write(wire.frame(request))
         self.sent_at_s = self._clock.now_s()
 
     async def _call(self, request: wire.Request, deadline_s: float | None = None) -> wire.Reply:
@@ -240,10 +234,10 @@ class HelperClient:
         return reply
 
     async def read_fast(
-        self, uuids: Sequence[str], deadline_s: float | None = None
+        self, uuids: Sequence[str], deadline_s: float | None = None, *, quick_every_s: float | None = None
     ) -> dict[str, wire.FastReply | wire.ErrorReply | None]:
         """Fast readings of several GPUs at once; None = no answer in time. Raises HelperGoneError."""
-        answers = await self._read("fast", wire.FastReply, uuids, deadline_s)
+        answers = await self._read("fast", wire.FastReply, uuids, deadline_s, quick_every_s=quick_every_s)
         for answer in answers.values():
             if isinstance(answer, wire.FastReply):
                 answer.events = self._with_late_events(answer.events)
@@ -268,6 +262,7 @@ class HelperClient:
         uuids: Sequence[str],
         deadline_s: float | None,
         *,
+        quick_every_s: float | None = None,
         rare: bool = False,
         raw_links: bool = False,
     ) -> dict[str, R | wire.ErrorReply | None]:
@@ -278,7 +273,7 @@ class HelperClient:
                 raise self._gone("no connection to the GPU helper")
             return result
         request_id = next(self._ids)
-        request: wire.Request = wire.ReadFast(id=request_id, uuids=free)
+        request: wire.Request = wire.ReadFast(id=request_id, uuids=free, quick_every_s=quick_every_s)
         if kind == "slow":
             request = wire.ReadSlow(id=request_id, uuids=free, rare=rare, raw_links=raw_links)
         self._send(request)

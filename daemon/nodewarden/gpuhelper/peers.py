@@ -49,6 +49,8 @@ class Peer:
         self.uid = uid
         self.adopted = False
         self.closed = False
+        self._rest = bytearray()  # received, and not taken yet
+        self._within_s: float | None = None
 
     @property
     def owner(self) -> "Peer":
@@ -81,30 +83,28 @@ class Peer:
 
     def receive(self) -> bytes | None:
         """One frame's body, None at the end. Raises ValueError for a frame that is too long, OSError."""
-        self._receive_within(0 if self.adopted else STRANGER_IDLE_S)
-        first = self._socket.recv(1)
-        if not first:
-            return None
-        self._receive_within(FRAME_S)
-        header = first + self._exactly(3)
-        length = int.from_bytes(header, "little")
-        if length > wire.MAX_FRAME_BYTES:
-            raise ValueError(f"frame of {length} bytes refused: allowed {wire.MAX_FRAME_BYTES}")
-        return self._exactly(length)
+        while True:
+            rest = self._rest
+            if len(rest) >= wire.HEADER_BYTES:
+                end = wire.HEADER_BYTES + int.from_bytes(rest[: wire.HEADER_BYTES], "little")
+                if end > wire.HEADER_BYTES + wire.MAX_FRAME_BYTES:
+                    raise ValueError(f"frame of {end} bytes refused: allowed {wire.MAX_FRAME_BYTES}")
+                if len(rest) >= end:
+                    body, self._rest = bytes(rest[wire.HEADER_BYTES : end]), rest[end:]
+                    return body
+            self._receive_within(FRAME_S if rest else 0 if self.adopted else STRANGER_IDLE_S)
+            part = self._socket.recv(65536)  # what arrives is kept, not what was announced
+            if not part:
+                if rest:
+                    raise ConnectionResetError("closed within a frame")
+                return None
+            self._rest += part
 
     def _receive_within(self, seconds: float) -> None:
         """0 = for ever. Python's own time-out would hold up `send` as well."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(int(seconds), 0))
-
-    def _exactly(self, size: int) -> bytes:
-        parts: list[bytes] = []  # grows with what arrives, not with what was announced
-        while size:
-            part = self._socket.recv(min(size, 65536))
-            if not part:
-                raise ConnectionResetError("closed within a frame")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+        if seconds != self._within_s:
+            self._within_s = seconds
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(int(seconds), 0))
 
     def release(self) -> None:
         """Give the descriptor back; only its reader thread, at its end."""

@@ -7,6 +7,7 @@ thread; whoever waits for the rest asks for another (`Pool.help`). Per GPU there
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -33,6 +34,9 @@ class Pool:
         self._ready: deque[ReadLane] = deque()
         self._waiting = 0
         self._running = 0
+        self._every_s: float | None = None
+        self._next_tick_s = 0.0
+        self._on_tick: Callable[[], None] = lambda: None
         self._stopping = False
 
     def offer(self, lane: "ReadLane") -> None:
@@ -56,6 +60,31 @@ class Pool:
             self._ready.clear()
             self.wake.notify_all()
 
+    def tick(self, every_s: float | None, on_tick: Callable[[], None]) -> None:
+        """Call `on_tick` at absolute deadlines, so often, on whatever thread has nothing to do; None = no more."""
+        with self.wake:
+            if every_s == self._every_s:
+                return
+            self._every_s, self._on_tick = every_s, on_tick
+            self._next_tick_s = time.monotonic()
+            if self._waiting:
+                self.wake.notify()
+            elif not self._running and every_s is not None:
+                self._start()
+
+    def _wait(self) -> None:
+        """Until there is something to do, or it is time for a tick."""
+        if self._every_s is None:
+            self.wake.wait()
+            return
+        left_s = self._next_tick_s - time.monotonic()
+        if left_s > 0 and self.wake.wait(self.clock.real_s(left_s)):
+            return
+        late_s = time.monotonic() - self._next_tick_s
+        if late_s >= 0:
+            self._next_tick_s += self._every_s * (1 + late_s // self._every_s)  # what was missed is not made up for
+            self._on_tick()
+
     def _start(self) -> None:
         self._running += 1
         threading.Thread(target=self._run, name="read", daemon=True).start()
@@ -68,7 +97,7 @@ class Pool:
                     return  # one that waits is enough
                 self._waiting += 1
                 while not self._ready and not self._stopping:
-                    self.wake.wait()
+                    self._wait()
                 self._waiting -= 1
                 if self._stopping:
                     return
@@ -92,7 +121,7 @@ class ReadLane:
         self._jobs: deque[Callable[[], None]] = deque()
         self._offered = False
         self._stopping = False
-        self._busy_since_s: float | None = None
+        self.busy_since_s: float | None = None
 
     def submit(self, job: Callable[[], None]) -> bool:
         """Queue a job; False when the lane is full or stopped."""
@@ -105,7 +134,7 @@ class ReadLane:
 
     def busy_for_s(self) -> float:
         """How long the job in progress has been running; 0 when idle."""
-        since_s = self._busy_since_s
+        since_s = self.busy_since_s
         return 0.0 if since_s is None else self._pool.clock.now_s() - since_s
 
     def stop(self) -> None:
@@ -116,12 +145,12 @@ class ReadLane:
 
     def begin(self) -> Callable[[], None]:
         """The next job; under the pool's `wake`, as are the others below."""
-        self._busy_since_s = self._pool.clock.now_s()
+        self.busy_since_s = self._pool.clock.now_s()
         return self._jobs.popleft() if self._jobs else lambda: None
 
     def end(self) -> None:
         """The job is done."""
-        self._busy_since_s = None
+        self.busy_since_s = None
         self._offered = False
         self._offer()
 

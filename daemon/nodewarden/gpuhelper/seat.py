@@ -49,6 +49,8 @@ class Shared(msgspec.Struct, kw_only=True):
     news: News
     gate: Gate
     report_lost: Callable[[], None]
+    nudge: Callable[[], None]
+    is_agent: Callable[[Answerable], bool]
     take_events: Callable[[Answerable], list[wire.HelperEvent]]
     wait: Callable[[float], None]
     stopping: threading.Event

@@ -25,8 +25,9 @@ from nodewarden.gpuhelper.lanes import Gate
 from nodewarden.gpuhelper.ledger import Ledger
 from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.locks import runtime_lock
-from nodewarden.gpuhelper.peers import Listener, allowed_uids, is_served
+from nodewarden.gpuhelper.peers import Listener, Peer, allowed_uids, is_served
 from nodewarden.gpuhelper.pool import Pool
+from nodewarden.gpuhelper.quick import Quick
 from nodewarden.gpuhelper.rapl import Rapl
 from nodewarden.gpuhelper.releases import Releases
 from nodewarden.gpuhelper.seat import Shared
@@ -89,6 +90,7 @@ class Helper:
         self._errors = ErrorFeed(self._news.add, self._gpus.uuid_at)
         self._driver_watcher = DriverWatcher(library, clock, self._gate, self._errors, self._stopping)
         self._kernel_watcher = KernelWatcher(kernel_log, clock, self._errors, self._stopping)
+        self._quick = Quick(self._gpus, self._pool, self._adoption, clock)
         self._verbs = Verbs(
             self._gpus,
             self._adoption,
@@ -97,6 +99,7 @@ class Helper:
             self._news,
             self._letting_go,
             self._pool,
+            self._quick,
             self._driver,
             self._errors,
             self._kernel_watcher,
@@ -113,6 +116,8 @@ class Helper:
             news=self._news,
             gate=self._gate,
             report_lost=self._driver.report_lost,
+            nudge=self._quick.nudge,
+            is_agent=lambda peer: isinstance(peer, Peer) and self._adoption.owns(peer),
             take_events=self._verbs.events_for,
             wait=lambda seconds: time.sleep(clock.real_s(seconds)),
             stopping=self._stopping,
@@ -209,6 +214,7 @@ class Helper:
         now_s = self._clock.now_s()
         self._letting_go.keep()
         self._pool.help()
+        self._quick.keep()
         if self._adoption.silence_is_due():
             self._answer_silence()
         if self._adoption.goodbye_is_due():

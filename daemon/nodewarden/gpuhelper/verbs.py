@@ -18,6 +18,7 @@ from nodewarden.gpuhelper.ledger import Record
 from nodewarden.gpuhelper.letting_go import LettingGo
 from nodewarden.gpuhelper.peers import Peer
 from nodewarden.gpuhelper.pool import Pool, Sweep
+from nodewarden.gpuhelper.quick import Quick
 from nodewarden.gpuhelper.rapl import Rapl
 from nodewarden.gpuhelper.seat import Answerable
 from nodewarden.gpuhelper.watchers import KernelWatcher
@@ -45,6 +46,7 @@ class Verbs:
         news: News,
         letting_go: LettingGo,
         pool: Pool,
+        quick: Quick,
         driver: Driver,
         errors: ErrorFeed,
         kernel_watcher: KernelWatcher,
@@ -58,6 +60,7 @@ class Verbs:
         self._news = news
         self._letting_go = letting_go
         self._pool = pool
+        self._quick = quick
         self._driver = driver
         self._errors = errors
         self._kernel_watcher = kernel_watcher
@@ -96,6 +99,8 @@ class Verbs:
 
     def _read(self, peer: Peer, request: wire.ReadFast | wire.ReadSlow) -> None:
         workers = self._named(peer, request.id, request.uuids)
+        if isinstance(request, wire.ReadFast) and self._adoption.owns(peer):
+            self._quick.wanted(request.quick_every_s)
         sweep = Sweep(peer, len(workers))
         for worker in workers:
             if isinstance(request, wire.ReadFast):

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 MAX_FRAME_BYTES = 1 << 20
+HEADER_BYTES = 4
 PROTOCOL = 1
 
 ErrorCode = Literal[
@@ -51,10 +52,15 @@ class Hello(msgspec.Struct, tag="hello", tag_field="verb", kw_only=True):
 
 
 class ReadFast(msgspec.Struct, tag="read_fast", tag_field="verb", kw_only=True):
-    """Temperatures, margin, power, clocks, event reasons, caps of the named GPUs; one reply each."""
+    """Temperatures, margin, power, clocks, event reasons, caps of the named GPUs; one reply each.
+
+    quick_every_s: until further notice the helper reads by itself, so often, what changes within a tenth of a second;
+    the replies carry what it has read. It stops when it is no longer asked for, or nobody asks for 3 s.
+    """
 
     id: int
     uuids: list[str]
+    quick_every_s: float | None = None
 
 
 class ReadSlow(msgspec.Struct, tag="read_slow", tag_field="verb", kw_only=True):
@@ -237,6 +243,16 @@ class Sample(msgspec.Struct, array_like=True):
     reason: str | None = None
 
 
+class QuickSample(msgspec.Struct, array_like=True):
+    """What the helper read of a GPU by itself; None = not read then. Same units and names as in `FastReply.values`."""
+
+    taken_at_s: float
+    junction_c: float | None = None
+    hbm_c: float | None = None
+    margin_c: float | None = None
+    power_instant_w: float | None = None
+
+
 class FastReply(msgspec.Struct, tag="fast", kw_only=True):
     """Fast readings of one GPU; names of `values` are those of `model.gpu_quantities.FAST_READ`.
 
@@ -252,6 +268,7 @@ class FastReply(msgspec.Struct, tag="fast", kw_only=True):
     slow_s: dict[str, Value] = {}
     events: list[HelperEvent] = []
     news: int = 0
+    quick: list[QuickSample] = []
 
 
 class WireLink(msgspec.Struct, array_like=True):
@@ -261,6 +278,12 @@ class WireLink(msgspec.Struct, array_like=True):
     active: bool
     tx_bytes: float | None = None
     rx_bytes: float | None = None
+
+
+class Nudge(msgspec.Struct, tag="nudge", kw_only=True):
+    """Unasked: a GPU has become much hotter since the last fast reply; ask now."""
+
+    id: int = 0
 
 
 class WireBoard(msgspec.Struct, kw_only=True):
@@ -422,6 +445,7 @@ class RaplReply(msgspec.Struct, tag="rapl", kw_only=True):
 Reply = (
     HelloReply
     | FastReply
+    | Nudge
     | SlowReply
     | CapReply
     | RestoreReply
@@ -440,4 +464,4 @@ reply_decoder = msgspec.msgpack.Decoder(Reply)
 def frame(message: Request | Reply) -> bytes:
     """One message ready for the socket."""
     body = _encoder.encode(message)
-    return len(body).to_bytes(4, "little") + body
+    return len(body).to_bytes(HEADER_BYTES, "little") + body

@@ -4,7 +4,9 @@ A hung call costs this GPU only: the reader answers "busy" while its call has no
 the writer hangs. `state` says what people see.
 """
 
+import contextlib
 import threading
+from collections import deque
 
 from nodewarden.devices.gpu_library import FastValues, GpuDevice, GpuIdentity, SlowValues
 from nodewarden.errors import DeviceError
@@ -17,6 +19,10 @@ from nodewarden.gpuhelper.seat import UNRESPONSIVE_S, Answerable, Seat, Shared
 
 MAX_WAITERS = 4
 """Reads of one kind that one peer may have waiting at one GPU; all of them are answered by one call."""
+
+MAX_SAMPLES = 64
+RISE_C = 2.0
+"""A GPU that is so much hotter than the agent knows is worth a word."""
 
 
 class GpuWorker:
@@ -34,6 +40,8 @@ class GpuWorker:
         self.writer = CapWriter(self._seat)
         self._waiters: dict[wire.ReadKind, list[tuple[Answerable, int]]] = {"fast": [], "slow": []}
         self._waiters_lock = threading.Lock()
+        self._samples: deque[wire.QuickSample] = deque(maxlen=MAX_SAMPLES)
+        self._told_c: tuple[float | None, float | None] = (None, None)  # junction and HBM as the agent knows them
         self._wants_rare = False
         self._wants_raw_links = False
         self._seat.try_lock()
@@ -125,6 +133,30 @@ class GpuWorker:
         if not submitted:
             peer.send(seat.error(request_id, "busy", "too many reads wait"))
 
+    def sample(self) -> None:
+        """Read by ourselves what changes within a tenth of a second, for the next reply; not while the GPU is busy."""
+        if self._seat.live is not None and self._reader.busy_for_s() == 0:
+            self._reader.submit(self._sample)
+
+    def _sample(self) -> None:
+        device = None
+        taken_at_s = self._shared.clock.now_s()
+        try:
+            with self._shared.gate.call():
+                device = self._seat.live
+                read = device.read_quick() if device is not None else None
+        except DeviceError as error:
+            self._seat.failed(device, error)
+            return
+        if read is not None:
+            self._samples.append(
+                wire.QuickSample(taken_at_s, read.junction_c, read.hbm_c, read.margin_c, read.power_instant_w)
+            )
+            pairs = zip(self._told_c, (read.junction_c, read.hbm_c), strict=True)
+            if any(was is not None and now is not None and now >= was + RISE_C for was, now in pairs):
+                self._told_c = (None, None)  # once
+                self._shared.nudge()
+
     def _read(self, kind: wire.ReadKind) -> None:
         seat = self._seat
         values: FastValues | SlowValues | None = None
@@ -142,14 +174,32 @@ class GpuWorker:
             waiters, self._waiters[kind] = self._waiters[kind], []
         for peer, request_id in waiters:
             if isinstance(values, FastValues):
-                events, news = self._shared.take_events(peer.owner), self._shared.news.number
-                peer.send(fast_reply(self.uuid, request_id, taken_at_s, values, events, news))
+                reply = fast_reply(
+                    self.uuid,
+                    request_id,
+                    taken_at_s,
+                    values,
+                    self._shared.take_events(peer.owner),
+                    self._shared.news.number,
+                )
+                if self._shared.is_agent(peer.owner):
+                    reply.quick = self._take_samples(values)
+                peer.send(reply)
             elif isinstance(values, SlowValues):
                 peer.send(slow_reply(self.uuid, request_id, taken_at_s, values))
             else:
                 peer.send(seat.error(request_id, *failure))
         if isinstance(values, FastValues):
             self.writer.notice(values.values.get("cap_w"))
+
+    def _take_samples(self, values: FastValues) -> list[wire.QuickSample]:
+        """Those since the last fast reply; from now on a rise is told that is one from this reply."""
+        samples: list[wire.QuickSample] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                samples.append(self._samples.popleft())
+        self._told_c = (values.values.get("junction_c"), values.values.get("hbm_c"))
+        return samples
 
     def _read_slow(self, device: GpuDevice) -> SlowValues:
         with self._waiters_lock:

@@ -2,7 +2,15 @@
 
 from collections.abc import Callable, Hashable, Sequence
 
-from nodewarden.devices.gpu_library import CapRange, FastValues, GpuDevice, GpuIdentity, SlowValues, XidEvent
+from nodewarden.devices.gpu_library import (
+    CapRange,
+    FastValues,
+    GpuDevice,
+    GpuIdentity,
+    QuickValues,
+    SlowValues,
+    XidEvent,
+)
 from nodewarden.errors import DeviceError, DeviceLostError, NotSupportedError
 from nodewarden.model.snapshot import SLOW_REASONS, GpuBoard, LinkState
 from nodewarden.sim.firmware import MAX_OP_C, SHUTDOWN_C, SLOWDOWN_C
@@ -97,6 +105,16 @@ class SimDevice:
             board=BOARD,
             links=tuple(LinkState(link, active=True, tx_bytes=per_link, rx_bytes=per_link) for link in range(LINKS)),
             pids=self._pids(),
+        )
+
+    def read_quick(self) -> QuickValues:
+        """What changes within a tenth of a second."""
+        gpu = self._alive()
+        return QuickValues(
+            junction_c=float(gpu.read_junction_c),
+            hbm_c=float(gpu.read_hbm_c),
+            margin_c=float(gpu.read_margin_c),
+            power_instant_w=round(gpu.power_w, 3),
         )
 
     def cap_range_w(self) -> CapRange:

@@ -17,6 +17,7 @@ from nodewarden.model.gpu_quantities import FAST_READ
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.snapshot import FAST_QUANTITIES, SLOW_REASONS, GpuBoard, GpuHealth, GpuSnapshot, Number
 from nodewarden.sources.gpu_counters import GpuCounters
+from nodewarden.sources.gpu_quick import QuickSampling
 from nodewarden.sources.gpu_values import LinkBaseline, checked_board, quantities, quantity
 from nodewarden.store import SnapshotStore, SourceRecord
 
@@ -53,6 +54,7 @@ class GpuSource:
         slow_period_s: float,
         raw_links: bool = False,
         counters: GpuCounters | None = None,
+        quick: QuickSampling | None = None,
         on_event: Callable[[Event], None],
     ) -> None:
         self._link = link
@@ -64,12 +66,23 @@ class GpuSource:
         self._on_event = on_event
         self._raw_links = raw_links
         self._counters = counters or GpuCounters()
+        self._quick = quick
+        self._is_reading = False
         self._links = LinkBaseline()
         self._rare_due_s: dict[str, float] = {}
         self._board_due_s = 0.0
 
     async def read_fast(self) -> None:
-        """One sweep of the fast set. Never raises for a sick GPU or helper."""
+        """One sweep of the fast set; nothing while one is under way. Never raises for a sick GPU or helper."""
+        if self._is_reading:
+            return
+        self._is_reading = True
+        try:
+            await self._read_fast()
+        finally:
+            self._is_reading = False
+
+    async def _read_fast(self) -> None:
         began_s = self._clock.now_s()
         ready = await self._link.keep()
         self._store.helper = self._link.status
@@ -77,7 +90,8 @@ class GpuSource:
             self._nothing_answers(f"helper_{self._link.status.state}")
         else:
             uuids = self._known()
-            replies = await self._link.client.read_fast(uuids, self._fast_deadline_s)
+            every_s = None if self._quick is None else self._quick.every_s
+            replies = await self._link.client.read_fast(uuids, self._fast_deadline_s, quick_every_s=every_s)
             for uuid in uuids:
                 self._take_fast(uuid, replies.get(uuid), began_s)
             unlimited = any(self._store.gpus[uuid].board.max_w is None for uuid in uuids)
@@ -129,6 +143,8 @@ class GpuSource:
             record.succeeded(now_s, now_s - began_s)
             self._link.note_events(reply.events)
             self._link.note_news(reply.news)
+            if self._quick is not None:
+                self._quick.take(uuid, reply.quick, record)
             self._store.gpus[uuid] = self._merged(self._store.gpus[uuid], reply, record)
             self._set_health(uuid, "ok", "answers again")
         elif isinstance(reply, wire.ErrorReply) and reply.code in {"lost", "released"}:
