@@ -132,6 +132,19 @@ async def test_memory_errors_and_repairs_come_by_place_life_and_kind(boards: Rig
     assert known(gpu, "recovery_action") == 1
 
 
+async def test_dram_errors_come_by_the_counter_where_there_is_no_field(boards: Rig, node: Watched) -> None:
+    old = board(boards, A100)
+    old.more.dram[:] = (11, 2, 110, 20)
+    for field in (11, 12, 22, 23):
+        old.fail_field(field)
+    gpu = await seen_by(node, old)
+    found = {labels[:2]: count for labels, count in values(gpu, "ecc_location_errors").items() if labels[2] == "dram"}
+    assert found == {
+        ("volatile", "corrected"): 11, ("volatile", "uncorrected"): 2,
+        ("aggregate", "corrected"): 110, ("aggregate", "uncorrected"): 20,
+    }  # fmt: skip
+
+
 async def test_gpm_gives_means_without_an_exclusive_counter(boards: Rig, node: Watched) -> None:
     sample = board(boards, NVL)
     percent = {1: 100.0, 2: 97.5, 3: 42.0, 5: 61.0, 10: 55.0}

@@ -22,7 +22,7 @@ _ECC_NUMBERS: Final = {
     ("aggregate", "corrected"): (0, 1),
     ("aggregate", "uncorrected"): (1, 1),
 }
-_SRAM_LOCATION = 7  # nvmlMemoryLocation_t
+_DRAM_LOCATION, _SRAM_LOCATION = 2, 7  # nvmlMemoryLocation_t
 
 
 class FieldRead(NamedTuple):
@@ -158,9 +158,10 @@ def _field_or_call(sweep: Sweep, read: FieldRead) -> float:
 
 
 def _ecc_by_location(sweep: Sweep) -> None:
-    """DRAM by its fields; SRAM by its own status, which also tells kinds and units, else by the older counter."""
+    """DRAM by its fields, SRAM by its own status, which tells kinds and units too; else by the older counter."""
     for labels, field in _DRAM_FIELDS.items():
-        sweep.put("ecc_location_errors", partial(sweep.field, field), *labels, "dram")
+        by_call = partial(sweep.call, "nvmlDeviceGetMemoryErrorCounter", *_ECC_NUMBERS[labels], _DRAM_LOCATION)
+        sweep.put("ecc_location_errors", partial(sweep.first, partial(sweep.field, field), by_call), *labels, "dram")
     status = sweep.ask(
         ("sram_errors", "sram_threshold_exceeded"),
         lambda: sweep.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t"),
