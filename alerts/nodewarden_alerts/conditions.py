@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from nodewarden_alerts import gpu_hardware, predicates, stalled, xids
+from nodewarden_alerts import gpu_hardware, power_feeds, predicates, stalled, xids
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding, Problem, Severity
 
 __all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding", "Problem", "Severity"]
@@ -97,6 +97,21 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="critical",
         find=gpu_hardware.nvlink_down,
         advice="look at Xid 74 and SXid lines in nodectl events; drain the node and reset its GPUs",
+    ),
+    Condition(
+        code="feed_lost",
+        title="Power feed lost",
+        severity="critical",
+        find=power_feeds.feed_lost,
+        advice="look at the feed's breaker, its PDUs and this node's cords; save work: the other feed is alone",
+    ),
+    Condition(
+        code="pdu_over_rating",
+        title="PDU over its rating",
+        severity="critical",
+        find=power_feeds.pdu_over_rating,
+        hold_s=10.0,
+        advice="nodectl pdus; take load away before its breaker does",
     ),
     Condition(
         code="limit_exceeded",
@@ -248,6 +263,22 @@ CONDITIONS: tuple[Condition, ...] = (
         find=stalled.stalled_collective,
         hold_s=stalled.HOLD_S,
         advice="look at the process of the GPU that is named (py-spy dump --pid PID); nodectl jobs shows who reports",
+    ),
+    Condition(
+        code="pdu_over_80",
+        title="PDU over 80 % of its rating",
+        severity="warning",
+        find=power_feeds.pdu_over_80,
+        hold_s=30.0,
+        advice="nodectl pdus; move load to another PDU, or limit this node with limits.node_power_w or limit_w",
+    ),
+    Condition(
+        code="feed_overcommitted",
+        title="Feed could not carry the other one's load",
+        severity="warning",
+        find=power_feeds.feed_overcommitted,
+        hold_s=30.0,
+        advice="nodectl pdus; less load on both feeds together, or the loss of one trips the other",
     ),
     Condition(
         code="pdu_stale",

@@ -18,6 +18,7 @@ from nodewarden.model.events import Event
 from nodewarden.model.readings import Failed, Reading
 from nodewarden.model.snapshot import PduSnapshot
 from nodewarden.sampling import Progress, every, spread_offset_s
+from nodewarden.sources.pdu.feeds import FeedWatch
 from nodewarden.store import SnapshotStore
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class PduLoops:
         self._sampling: SamplingConfig | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
+        self._feeds = FeedWatch()
         self.progress: dict[str, Progress] = {}
 
     async def configure(self, config: Config) -> None:
@@ -86,6 +88,7 @@ class PduLoops:
                 self._store.forget(f"pdu/{name}" for name in self._store.pdus.keys() - self._configs.keys())
                 for name in self._store.pdus.keys() - self._configs.keys():
                     del self._store.pdus[name]
+                self._feeds, self._store.feeds = FeedWatch(), {}
                 for name, pdu in self._configs.items():
                     self._start(name, self._source(pdu))
         finally:
@@ -120,6 +123,8 @@ class PduLoops:
                 feed=pdu.feed,
                 since_s=self._clock.now_s(),
                 limit_w=pdu.limit_w,
+                rated_w=pdu.rated_w,
+                rated_a=pdu.rated_a,
                 mapped_outlets=pdu.outlets,
                 reason="not yet read",
             )
@@ -143,7 +148,17 @@ class PduLoops:
 
         self._tasks[name] = asyncio.create_task(loop(), name=f"pdu {name}")
 
+    def _gpus_w(self) -> float | None:
+        """Power of all GPUs together, None when one is unknown."""
+        powers = [gpu.power_w for gpu in self._store.gpus.values()]
+        readings = [power.value for power in powers if isinstance(power, Reading)]
+        return sum(readings) if readings and len(readings) == len(powers) else None
+
     async def _poll(self, name: str, source: PduSource) -> None:
+        await self._read(name, source)
+        self._store.feeds = self._feeds.update(self._store.pdus, self._gpus_w(), self._clock.now_s())
+
+    async def _read(self, name: str, source: PduSource) -> None:
         assert self._sampling is not None
         period_s = self._configs[name].period_s or self._sampling.pdu_totals_s
         record = self._store.record(f"pdu/{name}", max(3 * period_s, STALE_MIN_S))

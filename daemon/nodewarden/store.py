@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from nodewarden.clock import Clock
+from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.host import HostSnapshot
 from nodewarden.model.readings import Absent
 from nodewarden.model.snapshot import (
@@ -92,6 +93,7 @@ class SnapshotStore:
         self._jobs = jobs
         self.gpus: dict[str, GpuSnapshot] = {}
         self.pdus: dict[str, PduSnapshot] = {}
+        self.feeds: dict[str, FeedSnapshot] = {}
         self.xids: dict[str, GpuXids] = {}
         self.switches: dict[str, SwitchErrors] = {}
         self.host = HostSnapshot()
@@ -138,6 +140,7 @@ class SnapshotStore:
             pdus=dict(self.pdus),
             host=self.host,
             outlets=outlets,
+            feeds=dict(self.feeds),
             jobs=self._jobs(),
             xids=dict(self.xids),
             switches=dict(self.switches),

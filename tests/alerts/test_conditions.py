@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodewarden.gpuhelper.wire import HelperEvent, LedgerEntry
+from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.limits import Limits
 from nodewarden.model.readings import Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause, Forecast, Level, Protects, Setpoints
@@ -229,6 +230,14 @@ CASES: list[tuple[str, Facts, str, str]] = [
         "PDU a not read (timeout) since 11:59:00; its outlets count as at their worst",
     ),
     (
+        "feed_lost",
+        with_snapshot(
+            feeds={"A": FeedSnapshot(name="A", lost=True, since_s=NOW_S - 5, evidence="its outlets are off")}
+        ),
+        "critical",
+        "feed A without power (its outlets are off) since 11:59:55; nothing is redundant any longer",
+    ),
+    (
         "pdu_suspect",
         with_snapshot(pdus={"a": PduSnapshot(name="a", up=True, suspect=("power_w",))}),
         "warning",
@@ -278,6 +287,7 @@ def test_each_condition_is_told_alone_and_in_words(code: str, given: Facts, seve
 def test_every_code_of_the_table_is_covered_and_unique() -> None:
     assert len(BY_CODE) == len(CONDITIONS)
     told_after_a_while = {"limit_exceeded", "collective_stalled", "mqtt_unavailable"}
+    told_after_a_while |= {"pdu_over_80", "pdu_over_rating", "feed_overcommitted"}
     told_after_a_while |= {"fabric_not_ready", "pcie_degraded"}
     assert {case[0] for case in CASES} | {"disarmed"} | told_after_a_while == set(BY_CODE)
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodewarden.api.view import View
+from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.readings import Failed, Reading
 from nodewarden.model.snapshot import LinkState, NodeSnapshot, OutletSnapshot, PduSnapshot, SourceStatus
 from nodewarden_alerts import CONDITIONS
@@ -146,7 +147,11 @@ def test_every_row_of_the_table_is_on_the_page_of_a_full_node() -> None:
     phase = replace(pdu.phases[0], apparent_va=3300.0, power_factor=0.97)
     pdu = replace(pdu, outlets=(outlet, *pdu.outlets[1:]), phases=(phase,))
     gpus = {uuid: replace(gpu, more=some_values(NOW_S, whole=True)) for uuid, gpu in view.snapshot.gpus.items()}
-    series = rendered(replace(view, snapshot=replace(view.snapshot, pdus={"rack12-a": pdu}, gpus=gpus)))
+    watts = Reading(5000.0, NOW_S)
+    feed = FeedSnapshot(name="A", lost=False, rated_w=7000.0, power_w=watts, outlets_w=watts)
+    feed = replace(feed, after_loss_w=watts, total_after_loss_w=watts)
+    snapshot = replace(view.snapshot, pdus={"rack12-a": pdu}, gpus=gpus, feeds={"A": feed})
+    series = rendered(replace(view, snapshot=snapshot))
     assert {metric.name for metric in METRICS} - {name for name, _ in series} == set()
     assert value(series, "nodewarden_pdu_outlet_on", pdu="rack12-a", outlet="1") == 0
 

@@ -8,6 +8,7 @@ from nodewarden.api.gpu_attention import attention, quantities
 from nodewarden.api.status import SCHEMA, gpu_status, job_status, pdu_status, rfc3339, sorted_gpus, tidy
 from nodewarden.api.view import View
 from nodewarden.gpuhelper.wire import LedgerEntry
+from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.readings import Absent, Failed, Reading
 from nodewarden.model.setpoints import CapSetpoint, Cause
 from nodewarden.model.snapshot import GpuSnapshot, JobSnapshot, PduSnapshot, SourceStatus
@@ -25,8 +26,9 @@ def gpus_document(view: View) -> Document:
 
 
 def pdus_document(view: View) -> Document:
-    """Every PDU with phases, banks and outlets as it reported them."""
-    return _headed(view, pdus=[_pdu(view, pdu) for pdu in view.snapshot.pdus.values()])
+    """Every PDU with phases, banks and outlets as it reported them, and the feeds that they make."""
+    pdus = [_pdu(view, pdu) for pdu in view.snapshot.pdus.values()]
+    return _headed(view, pdus=pdus, feeds=[_feed(view, feed) for feed in view.snapshot.feeds.values()])
 
 
 def jobs_document(view: View) -> Document:
@@ -221,6 +223,22 @@ def _job(view: View, job: JobSnapshot) -> Document:
     }
 
 
+def _feed(view: View, feed: FeedSnapshot) -> Document:
+    return {
+        "name": feed.name,
+        "pdus": list(feed.pdus),
+        "silent": list(feed.silent),
+        "power_w": _shown(feed.power_w),
+        "outlets_w": _shown(feed.outlets_w),
+        "after_loss_w": _shown(feed.after_loss_w),
+        "total_after_loss_w": _shown(feed.total_after_loss_w),
+        "rated_w": feed.rated_w,
+        "lost": feed.lost,
+        "lost_since": _time(view, feed.since_s),
+        "evidence": feed.evidence,
+    }
+
+
 def _pdu(view: View, pdu: PduSnapshot) -> Document:
     return _plain(pdu_status(view, pdu)) | {
         "feed": pdu.feed,
@@ -229,6 +247,8 @@ def _pdu(view: View, pdu: PduSnapshot) -> Document:
         "profile": pdu.profile,
         "since": _time(view, pdu.since_s or None),
         "reason": pdu.reason,
+        "rated_w": pdu.rated_w,
+        "rated_a": pdu.rated_a,
         "mapped_outlets": list(pdu.mapped_outlets),
         "apparent_va": _shown(pdu.apparent_va),
         "power_factor": _shown(pdu.power_factor, 3),

@@ -125,7 +125,26 @@ def pdus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
         Column("AGE", right=True, rank=5),
         Column("NOTE", rank=1, shrink=True),
     ]
-    _list(ctx, "pdus", columns, _pdu_row, "No PDU is configured.", as_json=as_json, timeout_s=timeout_s)
+    _list(ctx, "pdus", columns, _pdu_row, "No PDU is configured.", as_json=as_json, timeout_s=timeout_s, foot=_feeds)
+
+
+def _feeds(document: Document) -> list[str]:
+    """One line for each feed: what it carries, and what it would carry alone."""
+    lines = []
+    where = screen()
+    for feed in document.get("feeds", []):
+        words = [f"feed {feed['name']}: {number(feed['power_w'], ' W')}, this node {number(feed['outlets_w'], ' W')}"]
+        if feed["after_loss_w"] is not None:
+            words.append(f"alone {number(feed['after_loss_w'], ' W')}")
+        if feed["total_after_loss_w"] is not None:
+            words.append(f"all of it alone at most {number(feed['total_after_loss_w'], ' W')}")
+        if feed["rated_w"] is not None:
+            words.append(f"rated {number(feed['rated_w'], ' W')}")
+        line = ", ".join(words)
+        if feed["lost"]:
+            line = where.paint(f"{line}; WITHOUT POWER: {feed['evidence']}", "critical")
+        lines.append(where.fit(line))
+    return ["", *lines] if lines else []
 
 
 def _pdu_row(pdu: Document) -> list[Cell]:
@@ -249,6 +268,7 @@ def _list(
     *,
     as_json: bool,
     timeout_s: float,
+    foot: Callable[[Document], list[str]] = lambda _: [],
 ) -> None:
     document = ask(runtime_of(ctx), verb, timeout_s=timeout_s)
     if as_json:
@@ -256,10 +276,5 @@ def _list(
     elif not document[verb]:
         emit(nothing)
     else:
-        emit(
-            "\n".join(
-                table_lines(
-                    screen(), columns, [row({"armed": document.get("armed")} | thing) for thing in document[verb]]
-                )
-            )
-        )
+        rows = [row({"armed": document.get("armed")} | thing) for thing in document[verb]]
+        emit("\n".join([*table_lines(screen(), columns, rows), *foot(document)]))

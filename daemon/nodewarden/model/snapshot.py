@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.host import HostSnapshot
 from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading
@@ -210,6 +211,7 @@ class PduSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         name: from the configuration.
         up: the last poll was answered; `since_s` is when that last changed.
         outlets_w: power of this node's outlets together, the quantity that `limit_w` bounds.
+        rated_w, rated_a: what the PDU and each of its phases may carry, from the configuration.
         suspect: key paths of quantities that contradict others; shown, never used for control.
         estimated: key paths that the device computed from configured values rather than measured.
     """
@@ -229,6 +231,8 @@ class PduSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     power_factor: Number = Absent("not_read")
     energy_wh: Number = Absent("not_read")
     outlets_w: Number = Absent("not_read")
+    rated_w: float | None = None
+    rated_a: float | None = None
     phases: tuple[PhaseSnapshot, ...] = ()
     banks: tuple[BankSnapshot, ...] = ()
     outlets: tuple[OutletSnapshot, ...] = ()
@@ -325,6 +329,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         taken_at_s: when this snapshot was put together.
         outlets: power of this node's outlets per limit name (a PDU of the configuration), for the policy.
+        feeds: the power feeds that the PDUs hang on, by name.
         xids: errors of each GPU that had any, by uuid ("pci-ADDRESS" where none is known there).
         switches: errors of NVSwitches that had any, by PCI address.
     """
@@ -333,6 +338,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[str, GpuSnapshot] = {}
     pdus: dict[str, PduSnapshot] = {}
     outlets: dict[str, Number] = {}
+    feeds: dict[str, FeedSnapshot] = {}
     host: HostSnapshot = HostSnapshot()
     jobs: tuple[JobSnapshot, ...] = ()
     xids: dict[str, GpuXids] = {}

@@ -304,6 +304,8 @@ class PduSource:
             up=True,
             since_s=since_s,
             limit_w=self._config.limit_w,
+            rated_w=self._config.rated_w,
+            rated_a=self._config.rated_a,
             mapped_outlets=self._config.outlets,
             power_w=self._total("total_power_w"),
             apparent_va=self._total("apparent_power_va"),
