@@ -10,7 +10,7 @@ import pytest
 from nodewarden.cli.doctor_checks import CHECKS, Machine, run_checks
 from nodewarden.cli.exits import NOT_RUNNING, CliError
 from nodewarden.cli.main import main
-from nodewarden.model.snapshot import HelperStatus
+from nodewarden.model.snapshot import HelperStatus, SourceStatus
 from support.fake_node import served
 from support.node_views import calm, hot
 from support.ports import free_port
@@ -133,3 +133,17 @@ def test_a_wrong_socket_mode_is_seen(tmp_path, place):
         )
         texts = [finding.text for finding in run_checks(machine) if finding.check == "sockets"]
     assert any("has mode 0600, not 0666" in text for text in texts)
+
+
+def test_a_source_of_xids_that_is_not_listened_to_is_named(place, capsys):
+    view = calm()
+    down = SourceStatus(name="xid/kernel", up=False, reason="no_permission")
+    sources = {**view.snapshot.sources, "xid/nvml": SourceStatus(name="xid/nvml", up=True), "xid/kernel": down}
+    snapshot = msgspec.structs.replace(view.snapshot, sources=sources)
+    with served(msgspec.structs.replace(view, snapshot=snapshot)) as there:
+        found = checks_of(capsys, there.runtime)["gpu errors"]
+    assert [(each["state"], each["text"]) for each in found] == [
+        ("ok", "Xids come from the driver's events"),
+        ("warning", "the kernel's log: not listened to (no permission)"),
+    ]
+    assert "CAP_SYSLOG" in found[1]["advice"]

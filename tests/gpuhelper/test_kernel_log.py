@@ -1,5 +1,6 @@
 """Lines of the kernel's log: what they say of GPUs and switches, and that no line can do harm."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -127,4 +128,28 @@ def test_a_fifo_gives_records_that_arrive_in_pieces(tmp_path: Path) -> None:
     wait_for(lambda: texts.extend(record.text for record in opened.read()) or len(texts) == 2, 5, "both records")
     writer.join()
     assert texts == ["first", "second"]
+    opened.close()
+
+
+def test_what_the_kernel_overwrote_before_it_was_read_is_a_gap_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = KernelLogFile(tmp_path / "kmsg")
+    log.write("one")
+    opened = KernelLog(log.path)
+    assert [record.text for record in opened.read()] == ["one"]
+    log.number += 40
+    log.write("two")
+    refusals = [OSError(errno.EPIPE, "overrun"), OSError(errno.EINVAL, "too long"), BlockingIOError()]
+    real = os.read
+
+    def read(fd: int, size: int) -> bytes:  # as /dev/kmsg answers
+        if refusals:
+            raise refusals.pop(0)
+        return real(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
+    assert list(opened.read()) == []
+    assert [record.text for record in opened.read()] == ["two"]
+    assert opened.lost == 40
     opened.close()

@@ -156,6 +156,28 @@ def _driver(machine: Machine) -> Iterator[Finding]:
         yield Finding("driver", absent, "no NVIDIA kernel driver is loaded", "modprobe nvidia, on a node with GPUs")
 
 
+def _gpu_errors(machine: Machine) -> Iterator[Finding]:
+    """Whether both sources of Xids are listened to; one of them alone does not see everything."""
+    if machine.agent is None:
+        yield Finding("gpu errors", "note", "not checked without the agent", "dmesg | grep -i xid shows them")
+        return
+    words = {"xid/nvml": "the driver's events", "xid/kernel": "the kernel's log"}
+    known = {source["name"]: source for source in machine.agent["sources"] if source["name"] in words}
+    if not known:
+        yield Finding("gpu errors", "note", "no source of Xids here", "dmesg | grep -i xid shows them")
+    for name, source in known.items():
+        if source["up"]:
+            yield Finding("gpu errors", "ok", f"Xids come from {words[name]}")
+            continue
+        reason = source["reason"] or "no reason known"
+        advice = (
+            "run the helper as its systemd unit does (root with CAP_SYSLOG)"
+            if reason == "no_permission"
+            else "without it, Xids come from the other source alone"
+        )
+        yield Finding("gpu errors", "warning", f"{words[name]}: not listened to ({reason.replace('_', ' ')})", advice)
+
+
 def _rights(machine: Machine) -> Iterator[Finding]:
     del machine
     uid = os.geteuid()
@@ -300,6 +322,7 @@ CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
     _sockets,
     _helper,
     _driver,
+    _gpu_errors,
     _rights,
     _config,
     _disk,

@@ -6,6 +6,7 @@ one of the helper counts anything twice. What an error number means, and when it
 (`nodewarden.xid_table`). Nothing here ever touches a GPU or a cap.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,7 +21,15 @@ from nodewarden.gpuhelper.link import HelperLink
 from nodewarden.model.events import Event
 from nodewarden.model.readings import value_or_none
 from nodewarden.model.xids import GpuXids, Incident, SwitchErrors
-from nodewarden.sources.xid_memory import GpuMemory, OpenIncident, SwitchMemory, Waiting, load_memory, save_memory
+from nodewarden.sources.xid_memory import (
+    GpuMemory,
+    OpenIncident,
+    SwitchMemory,
+    Waiting,
+    encoded,
+    load_memory,
+    save_memory,
+)
 from nodewarden.sources.xid_merge import NOTICE_WINDOW_S, Merge, Source
 from nodewarden.sources.xid_telling import Telling
 from nodewarden.store import SnapshotStore
@@ -80,6 +89,7 @@ class XidSource:
         self._mute_adoption = -1  # on this connection nobody understands us
         self._health: dict[str, str] = {}
         self._problem = ""
+        self._unsaved = False
         self._publish()
 
     async def turn(self) -> None:
@@ -93,7 +103,9 @@ class XidSource:
             self._on_event(Event("nvswitch_sxid", None, text) if is_switch else Event("gpu_xid", uuid, text))
         if changed:
             self._publish()
-            self._save()
+        if changed or self._unsaved:
+            self._unsaved = False
+            await self._save()
 
     def clear(self, uuids: Sequence[str]) -> dict[str, list[int]]:
         """A person says that these GPUs are well: nothing of theirs is open any more. The counts stay."""
@@ -101,7 +113,7 @@ class XidSource:
         for uuid in cleared:
             self._memory.gpus[uuid].incidents.clear()
         self._publish()
-        self._save()
+        self._unsaved = True
         return cleared
 
     # Taking -----------------------------------------------------------------------------------------------------------
@@ -301,12 +313,13 @@ class XidSource:
         ]
         return tuple(sorted(shown, key=lambda each: (_SEVERITIES.index(each.row.severity), -each.last_s)))
 
-    def _save(self) -> None:
+    async def _save(self) -> None:
+        """Off the event loop: a slow disk stops nothing but this account."""
         self._memory.waiting = [
             Waiting(uuid=uuid, code=code, reported=reported) for (uuid, code), reported in self._merge.open.items()
         ]
         try:
-            save_memory(self._folder, self._memory)
+            await asyncio.to_thread(save_memory, self._folder, encoded(self._memory))
         except OSError as error:
             if str(error) != self._problem:
                 log.warning("xids_not_kept", reason=str(error))

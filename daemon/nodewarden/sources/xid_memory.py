@@ -93,9 +93,14 @@ def load_memory(folder: Path, boot: str) -> Memory:
     return memory
 
 
-def save_memory(folder: Path, memory: Memory) -> None:
+def encoded(memory: Memory) -> bytes:
+    """What the file should have."""
+    return msgspec.json.encode(memory)
+
+
+def save_memory(folder: Path, content: bytes) -> None:
     """Replace the file. Raises OSError."""
     path = folder / FILE_NAME
     new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(memory))
+    new.write_bytes(content)
     new.rename(path)
