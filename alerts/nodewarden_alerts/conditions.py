@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from nodewarden_alerts import gpu_hardware, power_feeds, predicates, stalled, xids
+from nodewarden_alerts import gpu_hardware, host, power_feeds, predicates, stalled, xids
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding, Problem, Severity
 
 __all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding", "Problem", "Severity"]
@@ -295,6 +295,45 @@ CONDITIONS: tuple[Condition, ...] = (
         advice="compare with the PDU's own display; its firmware or its scale may be wrong",
     ),
     Condition(
+        code="host_sensor_critical",
+        title="Host sensor at its critical threshold",
+        severity="warning",
+        find=host.sensor_critical,
+        hold_s=10.0,
+        advice="nodectl host; look at the node's fans, its inlet and what is in the way of the air",
+    ),
+    Condition(
+        code="cpu_throttled",
+        title="CPU throttled for heat",
+        severity="warning",
+        find=host.cpu_throttled,
+        hold_s=host.THROTTLED_S,
+        advice="nodectl host; look at the node's fans and heat sinks: GPUs wait for a processor that is slow",
+    ),
+    Condition(
+        code="ib_port_down",
+        title="InfiniBand or RoCE port down",
+        severity="warning",
+        find=host.port_down,
+        hold_s=host.PORT_DOWN_S,
+        advice="ibstat or ip link; cable, transceiver, switch port. Jobs over several nodes hang or fail without it",
+    ),
+    Condition(
+        code="ib_port_errors",
+        title="InfiniBand or RoCE port counts errors",
+        severity="warning",
+        find=host.port_errors,
+        advice="clean or change cable and transceiver; ibdiagnet, or ethtool -S, says which end counts",
+    ),
+    Condition(
+        code="nvme_hot",
+        title="NVMe drive hot",
+        severity="warning",
+        find=host.drive_hot,
+        hold_s=host.HOT_S,
+        advice="nvme smart-log DRIVE (as root) says for how long it was throttled; look at the air through its bay",
+    ),
+    Condition(
         code="journal_degraded",
         title="Journal degraded",
         severity="warning",
@@ -343,6 +382,21 @@ CONDITIONS: tuple[Condition, ...] = (
         severity="info",
         find=xids.xids("application"),
         advice="nodectl xid CODE explains it; the GPU is well unless different jobs have it on this GPU only",
+    ),
+    Condition(
+        code="memory_pressure",
+        title="Memory short",
+        severity="info",
+        find=host.memory_pressure,
+        hold_s=host.MEMORY_S,
+        advice="free -h, systemd-cgtop; data loaders with fewer workers or less prefetch take less",
+    ),
+    Condition(
+        code="host_file_hung",
+        title="A file of /sys hangs",
+        severity="info",
+        find=host.file_hung,
+        advice="the driver of that chip or card hangs; dmesg may say why, a reboot ends it",
     ),
     Condition(
         code="disarmed",

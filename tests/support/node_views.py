@@ -19,6 +19,7 @@ from nodewarden.model.snapshot import (
     SourceStatus,
 )
 from nodewarden_alerts.conditions import Problem
+from support.host_values import a_host
 
 NOW_S = 50_000.0
 WALL_S = 1_796_040_000.0  # 2026-11-30T12:00:00Z
@@ -75,6 +76,7 @@ def calm(count: int = 8) -> View:
     sources = {
         f"gpu/{u}": SourceStatus(name=f"gpu/{u}", up=True, last_success_s=NOW_S - 0.4, duration_s=0.012) for u in gpus
     }
+    sources["host"] = SourceStatus(name="host", up=True, last_success_s=NOW_S - 2.0, stale_after_s=30.0)
     sources["pdu/rack12-a"] = SourceStatus(
         name="pdu/rack12-a", up=True, last_success_s=NOW_S - 3.1, duration_s=0.08, stale_after_s=15
     )
@@ -128,6 +130,7 @@ def calm(count: int = 8) -> View:
             gpus=gpus,
             pdus={"rack12-a": pdu},
             outlets={"rack12-a": Reading(5310.0, NOW_S - 3.1)},
+            host=a_host(NOW_S),
             jobs=(job,),
             sources=sources,
             helper=HelperStatus(state="ok", driver="ok", can_write=True, pid=812, uid=0),

@@ -19,6 +19,7 @@ from nodewarden.api.details import (
 from nodewarden.api.effects import not_capped, wait_for_cap, wait_for_duty
 from nodewarden.api.explain import explanation
 from nodewarden.api.gpu_names import gpus_named
+from nodewarden.api.host_details import host_document
 from nodewarden.api.node import Node, Who
 from nodewarden.api.status import rfc3339, status_document
 from nodewarden.api.view import View
@@ -313,6 +314,7 @@ VERBS: dict[str, Verb] = {
     "caps": _showing(caps_document),
     "events": Verb(_events, "read", EventsParams),
     "explain": Verb(_explain, "read", ExplainParams),
+    "host": _showing(host_document),
     "topology": Verb(_topology, "read", Nothing),
     "agent": _showing(agent_document),
     "arm": Verb(_arm, "control", Why),
