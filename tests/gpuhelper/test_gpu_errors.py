@@ -114,6 +114,22 @@ def test_after_the_library_was_opened_again_events_come_again(rig: Rig) -> None:
     eventually(heard, "an event after the reopening", 20)
 
 
+def test_gpus_that_appear_one_by_one_are_listened_to_as_they_come() -> None:
+    """F07: none is there at the start."""
+    with rig_of(["h100"] * 2) as rig:
+        rig.standin.device_count = 0
+        rig.start()
+        taker = Taker(rig.agent())
+        for index in range(2):
+            rig.standin.device_count = index + 1
+
+            def heard(index: int = index) -> bool:
+                rig.standin.gpus[index].xid(40 + index)
+                return taker.count("nvml", 40 + index) > 0
+
+            eventually(heard, f"an event of GPU {index}", 30)
+
+
 def test_a_storm_is_few_entries_and_no_event_is_uncounted(rig: Rig) -> None:
     """F14: bounded, exact."""
     taker = listening(rig)

@@ -108,7 +108,8 @@ async def test_either_source_alone_is_enough_and_both_are_one(helper: FakeHelper
         assert agent.of("GPU-2").by_source == {"nvml": 1, "kernel": 1}
         (incident,) = agent.of("GPU-2").incidents
         assert (incident.pid, incident.process, incident.text) == (4711, "python", "An uncorrectable error")
-        assert any("Xid 48 (double-bit ECC error), pid 4711 python" in line for line in agent.lines())
+        line = next(line for line in agent.lines() if "Xid 48" in line)
+        assert line.endswith("Xid 48 (double-bit ECC error), pid 4711 python: An uncorrectable error")
 
 
 async def test_a_storm_is_counted_to_the_last_over_restarts_and_told_in_few_lines(
@@ -225,6 +226,15 @@ async def test_a_gpu_that_nobody_has_seen_is_named_by_its_address(helper: FakeHe
         await agent.turn()
         assert agent.open("pci-0000:e3:00.0") == {79}
         assert agent.lines() == ["GPU at 0000:e3:00.0: Xid 79 (GPU has fallen off the bus)"]
+
+
+async def test_an_event_of_no_known_gpu_is_nobody_elses(helper: FakeHelper, tmp_path: Path) -> None:
+    async with agent_of(helper, tmp_path) as agent:
+        helper.nvml("GPU-0", 31)
+        helper.nvml("", 48)
+        await agent.turn()
+        assert agent.of("GPU-0").by_code == {"31": 1}
+        assert agent.of("pci-unknown").by_code == {"48": 1}
 
 
 async def test_errors_of_switches_are_counted_apart(helper: FakeHelper, tmp_path: Path) -> None:

@@ -422,3 +422,21 @@ def test_every_listed_function_is_exported(standin):
                      capture_output=True, text=True, check=True).stdout  # fmt: skip
     exported = {line.split()[2] for line in symbols.splitlines()}
     assert set(function_numbers()) | {"nvmlErrorString"} == exported
+
+
+def test_an_event_is_seen_by_who_registered_before_and_one_bit_too_many_refuses_all(standin):
+    standin.gpus[0].xid(13)
+    script = """
+        events = nv.nvmlEventSetCreate()
+        say(code(nv.nvmlDeviceRegisterEvents, handle(0), 0x8 | 0x100, events))
+        nv.nvmlDeviceRegisterEvents(handle(0), 0x8, events)
+        say("registered")
+        seen = nv.nvmlEventSetWait_v2(events, 20000)
+        say([seen.eventType, seen.eventData, code(nv.nvmlEventSetWait_v2, events, 10)])
+        nv.nvmlEventSetFree(events)
+        """
+    with program(standin, script) as child:
+        child.wait_for_output("registered", 20)
+        standin.gpus[0].xid(31)
+        assert child.wait_exit(30) == 0
+        assert child.output.split("\n")[:3] == [str(module.NOT_SUPPORTED), '"registered"', "[8, 31, 10]"]

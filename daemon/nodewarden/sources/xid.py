@@ -42,6 +42,7 @@ ASK_EVERY_S = 10.0
 STALE_S = 35.0
 LATE_S = 120.0
 """What is told later than this after it happened is told with its age."""
+MAX_REPLIES = 16
 MAX_CODES = 32
 """Numbers per GPU or switch that are counted by themselves; all others together as "other"."""
 MAX_GPUS = 64
@@ -129,8 +130,7 @@ class XidSource:
         memory, now_s = self._memory, self._clock.now_s()
         self._asked_s, self._asked_errors, self._adoptions = now_s, self._link.errors, self._link.adoptions
         found = False
-        more = True
-        while more:
+        for _ in range(MAX_REPLIES):
             try:
                 reply = await self._link.client.gpu_errors(
                     epoch=memory.epoch, after=memory.after, kernel_after=memory.kernel_after
@@ -141,7 +141,6 @@ class XidSource:
                     self._mute_adoption = self._link.adoptions
                 log.debug("gpu_errors_not_taken", reason=str(failure))
                 break
-            more = reply.more
             found |= bool(reply.errors) or (memory.epoch, memory.after) != (reply.epoch, reply.last)
             memory.epoch, memory.after = reply.epoch, reply.last
             for error in reply.errors:
@@ -151,6 +150,8 @@ class XidSource:
                 else:
                     self._count(error)
             self._note_listening(reply)
+            if not reply.more:
+                break
         return found
 
     def _note_listening(self, reply: wire.EventsReply) -> None:
@@ -205,6 +206,8 @@ class XidSource:
 
     def _uuid_at(self, bus_id: str) -> str:
         """For a GPU that the helper has not seen yet, or not any more."""
+        if not bus_id:
+            return "pci-unknown"
         for uuid, gpu in self._store.gpus.items():
             if whole_bus_id(gpu.pci_bus_id) == bus_id:
                 return uuid
@@ -264,6 +267,7 @@ class XidSource:
             last_s = self._clock.now_s() if gpu.last_wall_s is None else self._boot_s(gpu.last_wall_s)
             what = f"Xid {code} ({self.table.row(code).name})"
             incident = gpu.incidents.get(code)
+            words = words or (incident.text if incident is not None and not told_before else "")
             if incident is not None and incident.pid is not None:
                 what += f", pid {incident.pid}{f' {incident.process}' if incident.process else ''}"
         late_s = self._clock.now_s() - last_s
