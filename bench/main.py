@@ -2,6 +2,7 @@
 
 import sys
 
+import host
 import node
 import render
 from table import show
@@ -10,6 +11,7 @@ PARTS = {
     "render": ("Rendering one page (CPU time)", render.measure),
     "node": ("Agent and helper, 8 GPUs, a PDU with 24 outlets, default periods, one scrape a second", node.measure),
     "cap": ("From heat to cap", node.measure_cap),
+    "host": ("One sweep over the host's sensors (CPU time, a built tree: no driver behind it)", host.measure),
     "status": ("nodectl status", node.measure_status),
 }
 

@@ -12,14 +12,18 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodewarden.api.view import View
+from nodewarden.devices.rapl import MAX_ZONES
 from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.readings import Failed, Reading
 from nodewarden.model.snapshot import LinkState, NodeSnapshot, OutletSnapshot, PduSnapshot, SourceStatus
+from nodewarden.sources.host.hwmon import MAX_DRIVE_SENSORS, MAX_DRIVES, MAX_SENSORS
+from nodewarden.sources.host.infiniband import MAX_ERRORS, MAX_PORTS
 from nodewarden_alerts import CONDITIONS
 from nodewarden_exporters import readers
 from nodewarden_exporters.metrics import MAX_SERIES, METRICS
 from nodewarden_exporters.prometheus import SHARED_S, Renderer, escape
 from support.gpu_values import some_values
+from support.host_values import a_host
 from support.servers import check_metrics
 from support.views import NOTHING, NOW_S, a_gpu, a_job, a_pdu, a_view, gpu_uuid, some_links
 
@@ -306,8 +310,25 @@ def test_the_number_of_series_has_a_bound_whatever_devices_and_jobs_do() -> None
     pdu = replace(a_pdu(), outlets=tuple(OutletSnapshot(index=n, state="on", **full) for n in range(2000)))
     many = {f"why {n}": 1 for n in range(1000)}
     endless = {f"s{n}": SourceStatus(name=f"s{n}", errors=many, rejected=many) for n in range(200)}
+    host = a_host(NOW_S)
+    counters = {f"counter_{n}": Reading(1.0, NOW_S) for n in range(2 * MAX_ERRORS)}
+    host = replace(
+        host,
+        sensors=tuple(replace(host.sensors[0], name=f"temp{n}") for n in range(MAX_SENSORS)),
+        drives=tuple(
+            replace(
+                host.drives[0],
+                name=f"nvme{n}",
+                sensors=dict.fromkeys(map(str, range(MAX_DRIVE_SENSORS)), Reading(40.0, NOW_S)),
+            )
+            for n in range(MAX_DRIVES)
+        ),
+        ports=tuple(replace(host.ports[0], device=f"mlx5_{n}", errors=counters) for n in range(MAX_PORTS)),
+        zones=tuple(replace(host.zones[0], name=f"z{n}") for n in range(MAX_ZONES)),
+    )
     snapshot = NodeSnapshot(
         taken_at_s=NOW_S,
+        host=host,
         gpus={uuid: replace(gpu, links=links) for uuid, gpu in view.snapshot.gpus.items()},
         pdus={f"p{n}": replace(pdu, name=f"p{n}") for n in range(50)},
         jobs=tuple(a_job(f"{'x' * 500}{n}") for n in range(1000)),

@@ -19,6 +19,7 @@ CLASS: Final = "/sys/class/hwmon"
 NVME_CLASS: Final = "/sys/class/nvme"
 MAX_SENSORS: Final = 512
 MAX_DRIVES: Final = 64
+MAX_DRIVE_SENSORS: Final = 16
 MAX_NAME: Final = 64
 PLAN_S: Final = 60.0
 
@@ -216,7 +217,7 @@ class Hwmon:
             model=model,
             state=state,
             composite_c=composite.value if composite is not None else Absent("not_supported"),
-            sensors={sensor.name: sensor.value for sensor in sensors if sensor is not composite},
+            sensors={s.name: s.value for s in sensors[: MAX_DRIVE_SENSORS + 1] if s is not composite},
             warning_c=composite.max_c if composite is not None else None,
             critical_c=composite.critical_c if composite is not None else None,
             alarm={"0": False, "1": True}.get(alarm),

@@ -69,7 +69,7 @@ class Infiniband:
             module = module_c.get(where, Absent("not_supported")) if len(numbers) == 1 else Absent("not_supported")
             ports += [self._port(device, int(number), number, now_s, module) for number in numbers[:room]]
         here = {(port.device, port.port) for port in ports}
-        ports += [self._missing(key, now_s) for key in sorted(self._present - here)]
+        ports += [self._missing(key, now_s) for key in sorted(self._present - here)[: MAX_PORTS - len(ports)]]
         return tuple(ports)
 
     def _missing(self, key: tuple[str, int], now_s: float) -> IbPort:
