@@ -112,7 +112,8 @@ def test_errors_of_a_sound_link_that_grow_are_told_and_a_reset_is_none(tree: Hos
     assert read(10.0)["mlx5_0/1"].errors_lately == Reading(12.0, 10.0)
     tree.fill(f"{folder}/counters", symbol_error=0, port_rcv_errors=0)
     assert read(20.0)["mlx5_0/1"].errors_lately == Reading(12.0, 20.0)
-    assert read(400.0)["mlx5_0/1"].errors_lately == Reading(0, 400.0)
+    assert read(315.0)["mlx5_0/1"].errors_lately == Reading(0, 315.0)
+    assert read(900.0)["mlx5_0/1"].errors_lately == Absent("first_reading")  # nobody looked for so long
 
 
 def test_a_link_that_flaps_is_counted_by_the_port_or_by_its_network_interface(tree: HostTree) -> None:
@@ -126,10 +127,11 @@ def test_a_link_that_flaps_is_counted_by_the_port_or_by_its_network_interface(tr
     assert {name: port.flaps_lately.value for name, port in read(10.0).items()} == {"mlx5_0/1": 2, "mlx5_1/1": 3}
 
 
-def test_the_module_belongs_to_the_card_with_the_same_address(tree: HostTree) -> None:
+@pytest.mark.parametrize("label", ["Module0", "sensor64"])
+def test_the_module_belongs_to_the_card_with_the_same_address(tree: HostTree, label: str) -> None:
     tree.port("mlx5_0", "0000:c1:00.0")
     tree.port("mlx5_1", "0000:c2:00.0")
-    channels = {"temp1_label": "asic", "temp1_input": 71000, "temp2_label": "Module0", "temp2_input": 52125}
+    channels = {"temp1_label": "asic", "temp1_input": 71000, "temp2_label": label, "temp2_input": 52125}
     tree.chip(5, "/sys/devices/pci0000:c0/0000:c2:00.0", "mlx5", **channels)
     ports = ports_of(tree.root)()
     assert ports["mlx5_0/1"].module_c == Absent("not_supported")

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from nodewarden.clock import BootClock
 from nodewarden.errors import HelperError
@@ -26,12 +27,15 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.adopted = False
+        self.adoptions = 1
+        self.asked = 0
         self.status = SimpleNamespace(state="missing")
         self.client = self
         self.energy_uj: int | None = 0
         self.error: HelperError | None = None
 
     async def rapl(self) -> RaplReply:
+        self.asked += 1
         if self.error is not None:
             raise self.error
         zones = [] if self.energy_uj is None else [RaplZone("intel-rapl:0", "package-0", self.energy_uj, 2**38)]
@@ -207,6 +211,26 @@ async def test_power_needs_the_helper_and_a_second_reading(host: Host) -> None:
     host.link.error = HelperError("busy", "timeout")
     snapshot = await host.read()
     assert (snapshot.zones_reason, snapshot.cpu_power_w) == ("helper_timeout", power)
+
+
+async def test_power_of_a_helper_that_is_gone_is_not_shown_for_ever(host: Host) -> None:
+    host.link.adopted = True
+    await host.read()
+    old = Reading(200.0, BootClock().now_s() - 31)
+    zone = replace(host.store.host.zones[0], power_w=old, energy_j=old)
+    host.store.host = replace(host.store.host, zones=(zone,))
+    host.link.adopted = False
+    assert (await host.read()).cpu_power_w == Absent("helper_missing")
+
+
+async def test_a_helper_that_does_not_know_the_verb_is_asked_once_until_there_is_another(host: Host) -> None:
+    host.link.adopted = True
+    host.link.error = HelperError("no such verb", "bad_request")
+    for _ in range(3):
+        assert (await host.read()).zones_reason == "helper_too_old"
+    assert host.link.asked == 1
+    host.link.error, host.link.adoptions = None, 2
+    assert (await host.read()).zones_reason is None
 
 
 async def test_the_inlet_is_the_hottest_sensor_that_calls_itself_so(host: Host) -> None:

@@ -18,7 +18,9 @@ _LOUD_SHARE = 0.1
 _REASONS = {
     "helper_missing": "the GPU helper, which reads it, is not running",
     "helper_unresponsive": "the GPU helper, which reads it, does not answer",
-    "helper_bad_request": "the GPU helper is of an older version",
+    "helper_too_old": "the GPU helper, which reads it, is of an older version: restart it",
+    "helper_busy": "the read before has not come back",
+    "helper_timeout": "the GPU helper, which reads it, does not answer",
     "no_permission": "the GPU helper, which reads it, is not root",
     "not_supported": "this machine has none (a virtual machine, or the driver intel_rapl is not loaded)",
     "first_reading": "it is known after a second reading",

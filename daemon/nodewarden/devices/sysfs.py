@@ -75,17 +75,20 @@ class Sysfs:
                 raise TimeoutError(errno.ETIMEDOUT, "the read before has not come back", path)
             self._at = path
             self.calls += 1
+        found: str | list[str] = ""
+        failed: OSError | None = None
         try:
-            return call(self.root + path)
-        finally:
-            with self._lock:
-                is_given_up = self._owner != me
-                if is_given_up:
-                    self.hung.discard(path)
-                else:
-                    self._at = None
-            if is_given_up:
+            found = call(self.root + path)
+        except OSError as error:
+            failed = error
+        with self._lock:
+            if self._owner != me:
+                self.hung.discard(path)
                 raise AbandonedError(path)
+            self._at = None
+        if failed is not None:
+            raise failed
+        return found
 
     def is_hung(self, path: str) -> bool:
         """Whether a read of this file, or of too much of its chip or card, has not come back."""

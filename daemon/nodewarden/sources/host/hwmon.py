@@ -32,6 +32,8 @@ MAX_W = 100_000.0
 
 _CHANNEL = re.compile(r"^(temp|fan|power)(\d{1,4})_(input|average)$", re.ASCII)
 _KINDS: dict[str, SensorKind] = {"temp": "temperature", "fan": "fan", "power": "power"}
+# The firmware's own name, or the number of its sensor: those of modules begin with 64.
+_MODULE = re.compile(r"module|^sensor(?:6[4-9]|[7-9]\d|\d{3,})$", re.ASCII | re.IGNORECASE)
 _HWMON = re.compile(r"^hwmon\d+$", re.ASCII)
 _NVME = re.compile(r"^nvme\d+$", re.ASCII)
 _WALK_FOLDERS = 20_000
@@ -94,7 +96,7 @@ class Hwmon:
                 sensors += values
             if chip.driver == "mlx5":
                 for sensor in values:
-                    if "module" in sensor.name.lower() and isinstance(sensor.value, Reading):
+                    if _MODULE.search(sensor.name) and isinstance(sensor.value, Reading):
                         modules[chip.device] = sensor.value
         self.module_c = modules
         names = sorted(self._drives.keys() | of_drive.keys(), key=natural)
@@ -127,7 +129,7 @@ class Hwmon:
         for folder in folders:
             driver = _clean(self._files.text_or(f"{folder}/name", "unknown"))
             device = self._device(folder)
-            named = driver if not device else _last(device)
+            named = driver if not device else _clean(_last(device))
             if driver not in named:
                 named = f"{driver}-{named}"
             used[named] = used.get(named, 0) + 1

@@ -13,7 +13,8 @@ from nodewarden.devices.sysfs import Sysfs
 from nodewarden.errors import DeviceError, HelperError
 from nodewarden.gpuhelper import wire
 from nodewarden.gpuhelper.link import HelperLink
-from nodewarden.model.host import HostSnapshot
+from nodewarden.model.host import HostSnapshot, PowerZone
+from nodewarden.model.readings import Reading
 from nodewarden.sources.host.cpu import Throttling, read_pressure
 from nodewarden.sources.host.hwmon import Hwmon
 from nodewarden.sources.host.infiniband import Infiniband
@@ -41,6 +42,7 @@ class HostSource:
         self._meters = PowerMeters()
         self._sweeper = Sweeper(self._files, self._sweep, clock)
         self._hung: frozenset[str] = frozenset()
+        self._too_old: int | None = None  # the adoption of a helper that does not know the verb
 
     async def read(self) -> None:
         """One sweep. Never raises for a sick file or helper."""
@@ -53,7 +55,8 @@ class HostSource:
             return
         host = await self._with_power(host)
         self._tell_hung()
-        self._store.host = msgspec.structs.replace(host, hung=tuple(sorted(self._hung)))
+        hung = tuple(path.encode("utf-8", "replace").decode() for path in sorted(self._hung))
+        self._store.host = msgspec.structs.replace(host, hung=hung)
         now_s = self._clock.now_s()
         self._record.succeeded(now_s, now_s - began_s)
         self._record.rejected = dict(self._files.rejected)
@@ -74,16 +77,30 @@ class HostSource:
         )
 
     async def _with_power(self, host: HostSnapshot) -> HostSnapshot:
-        """The zones, or why there are none; while the helper does not answer the last ones stay, and age."""
-        try:
-            reply: wire.RaplReply | None = await self._link.client.rapl() if self._link.adopted else None
-            reason = f"helper_{self._link.status.state}"
-        except HelperError as error:
-            reply, reason = None, f"helper_{error.code}"
+        """The zones, or why there are none; while the helper does not answer the last ones stay until they are old."""
+        reply: wire.RaplReply | None = None
+        reason = f"helper_{self._link.status.state}"
+        if self._too_old is not None and self._too_old == self._link.adoptions:
+            reason = "helper_too_old"  # it bears few requests that it does not understand
+        elif self._link.adopted:
+            try:
+                reply = await self._link.client.rapl()
+            except HelperError as error:
+                reason = f"helper_{error.code}"
+                if error.code == "bad_request":
+                    reason, self._too_old = "helper_too_old", self._link.adoptions
         if reply is None:
-            return msgspec.structs.replace(host, zones=self._store.host.zones, zones_reason=reason)
+            return msgspec.structs.replace(host, zones=self._still_fresh(), zones_reason=reason)
         zones = self._meters.take(reply.zones, reply.taken_at_s)
         return msgspec.structs.replace(host, zones=zones, zones_reason=None if zones else "not_supported")
+
+    def _still_fresh(self) -> tuple[PowerZone, ...]:
+        oldest_s = self._clock.now_s() - self._record.stale_after_s
+        return tuple(
+            zone
+            for zone in self._store.host.zones
+            if isinstance(zone.power_w, Reading) and zone.power_w.taken_at_s >= oldest_s
+        )
 
     def _tell_hung(self) -> None:
         """On the edge only: a file that hangs, and one that is back."""
