@@ -1,5 +1,6 @@
 """Errors of GPUs through the whole agent: stand-in driver and kernel's log in, status, metrics and journal out."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ from support.wait import wait_for
 
 @pytest.fixture
 def node() -> Iterator[TestNode]:
-    with TestNode(["h100"] * 8) as made:
+    with TestNode(["h100"] * 8, config="[sampling]\ngpu_slow_s = 1\n") as made:
         made.start_agent()
         yield made
 
@@ -71,3 +72,29 @@ def test_a_recovery_action_that_nothing_else_tells_of_is_a_problem(node: TestNod
     wait_for(lambda: "recovery_wanted" in node.codes(), 40, "the problem")
     node.standin.gpus[1].recovery_action = 0
     wait_for(lambda: "recovery_wanted" not in node.codes(), 40, "its end")
+
+
+def test_a_storm_is_counted_to_the_last_line_though_agent_and_helper_are_killed_in_it() -> None:
+    """F14."""
+    with TestNode(["h100"] * 2) as node:
+        helper = node.start_helper()
+        agent = node.start_agent()
+        listening(node)
+        written = 0
+        for kill_helper in (False, True):
+            for _ in range(20):
+                node.kernel_log.xid(node.standin.gpus[0].bus_id, 95, times=200)
+                node.standin.gpus[0].xid(95, times=10)
+                written += 200
+                seen = total(node, 0)
+            assert seen <= written
+            agent.signal(signal.SIGKILL)
+            agent.wait_exit(10)
+            if kill_helper:
+                helper.signal(signal.SIGKILL)
+                helper.wait_exit(10)
+                node.start_helper()
+            agent = node.start_agent()
+        wait_for(lambda: total(node, 0) == written, 30, "every line, once")
+        rows = [each for each in node.json("events")["events"] if each["code"] == "gpu_xid"]
+        assert 1 <= len(rows) <= 8
