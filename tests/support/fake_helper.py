@@ -81,7 +81,7 @@ class FakeHelper:
                 elif isinstance(request, wire.Events):
                     reply = self.feed.take(request.id, request.epoch, request.after, request.kernel_after)
                 else:
-                    reply = wire.HelloReply(id=request.id, pid=1, errors=self.feed.count)
+                    reply = wire.HelloReply(id=request.id, pid=1, errors=self.feed.revision)
                 writer.write(wire.frame(reply))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

@@ -27,6 +27,9 @@ class ErrorFeed:
     Args:
         on_news: called when there is something to take, once until it is taken.
         uuid_at: uuid of the GPU at a PCI address, "" when none is known there.
+
+    Attributes:
+        revision: another number whenever there is something to take.
     """
 
     def __init__(self, on_news: Callable[[], None], uuid_at: Callable[[str], str]) -> None:
@@ -39,7 +42,7 @@ class ErrorFeed:
         self._told = False
         self._dropped = 0
         self.epoch = os.urandom(6).hex()
-        self.count = 0
+        self.revision = 0
         self.driver = Listening(reason="starting")
         self.kernel = Listening(reason="starting")
 
@@ -47,7 +50,7 @@ class ErrorFeed:
         """One more complaint, or `error.count` of them."""
         key = (error.source, error.uuid or error.bus_id, error.code)
         with self._lock:
-            self.count += error.count
+            self.revision += 1
             number = self._open.get(key)
             before = self._entries.get(number) if number is not None else None
             crowded = len(self._entries) > MAX_ENTRIES // 2
@@ -69,6 +72,8 @@ class ErrorFeed:
 
     def changed(self) -> None:
         """Somebody listens, or no longer does: the agent should know."""
+        with self._lock:
+            self.revision += 1
         self._on_news()
 
     def take(self, request_id: int, epoch: str, after: int, kernel_after: int) -> EventsReply:

@@ -35,7 +35,7 @@ class HelperLink:
         identities: GPUs as the helper knows them, by uuid.
         entries: open ledger entries, by uuid, as of the last hello.
         adopted: a hello was answered on the present connection; adoptions counts those.
-        errors: how many GPU errors the helper had been told of at the last hello.
+        errors: another number when the helper has something new of GPU errors (`wire.Events`), as of the last hello.
         hellos, hello_s: how many were answered, and when the last answered one was asked.
 
     Args:

@@ -140,7 +140,7 @@ class Verbs:
                 ledger=self._book.entries(),
                 ledger_ok=self._book.ok,
                 events=self.events_for(peer),
-                errors=self._errors.count,
+                errors=self._errors.revision,
             )
         )
 

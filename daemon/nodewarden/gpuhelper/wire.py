@@ -211,7 +211,7 @@ class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
     """What the agent adopts. `events` are those since the last hello or reply that carried them.
 
     news is the number of changes of all this so far; fast replies carry it, so that a hello is needed only when it is
-    another one. errors is the number of GPU errors that were told so far (`Events`).
+    another one. errors is another number when there is something new to take with `Events`.
     """
 
     id: int
