@@ -78,7 +78,7 @@ def _show(found: list[dict[str, Any]], *, as_json: bool, follow: bool) -> None:
         text = where.fit(clean(f"{said.removeprefix(_DRY_RUN)}{by}{why}"))
         emit(f"{where.paint(where.fit(clean(head)), _STYLES.get(entry.get('kind', ''), 'bold'))}  {text}")
     if not found and not follow:
-        emit("Nothing happened.")
+        emit("Nothing happened in this time; --since 1d looks further back.")
 
 
 def _from_file(runtime: Path, since_s: float, limit: int) -> list[dict[str, Any]]:

@@ -45,19 +45,19 @@ def gpus(ctx: click.Context, capabilities: bool, as_json: bool, timeout_s: float
     columns = [
         Column("GPU", right=True),
         Column("STATE"),
-        Column("UUID"),
+        Column("UUID", rank=3),
         Column("MODEL", rank=5, shrink=True),
         Column("POWER", right=True, rank=2),
         Column("CAP", right=True, rank=2),
-        Column("RANGE", rank=3),
+        Column("RANGE", rank=4),
         Column("SM CLOCK", right=True, rank=6),
         Column("MEMORY", right=True, rank=7),
         Column("LINKS", right=True, rank=8),
         Column("PROCESSES", right=True, rank=9),
         Column("MIG", rank=4, shrink=True),
-        Column("ATTENTION", rank=1, shrink=True),
+        Column("ATTENTION", rank=1, shrink=True, least=24),
         Column("XIDS", rank=1),
-        Column("NOT READ", rank=4, shrink=True),
+        Column("NOTE", rank=1, shrink=True, least=24),
     ]
     _list(ctx, "gpus", columns, _gpu_row, "No GPU is known.", as_json=as_json, timeout_s=timeout_s)
 
@@ -69,7 +69,7 @@ gpus.add_command(gpus_release.resume)
 def _gpu_row(gpu: Document) -> list[Cell]:
     limits = gpu["limits"]
     used, whole = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
-    missing = ", ".join(f"{name}: {reason}".replace("_", " ") for name, reason in gpu["missing"].items())
+    missing = ", ".join(f"no {name}: {reason}".replace("_", " ") for name, reason in gpu["missing"].items())
     style = "" if gpu["state"] == "ok" else "warning" if gpu["state"] == "released" else "critical"
     state = gpu["state"]
     if gpu["released_until"] and state == "released":
@@ -78,7 +78,7 @@ def _gpu_row(gpu: Document) -> list[Cell]:
         Cell("?" if gpu["index"] is None else str(gpu["index"]), style or "bold"),
         Cell(state, style),
         Cell(gpu["uuid"], style),
-        Cell(gpu["model"]),
+        Cell(gpu["model"].removeprefix("NVIDIA ")),
         Cell(number(gpu["power_w"], " W")),
         Cell(number(gpu["cap_w"], " W"), "warning" if gpu["cap"] else ""),
         Cell(f"{limits['min_w']:g}-{limits['max_w']:g} W" if limits else DASH),
@@ -89,7 +89,7 @@ def _gpu_row(gpu: Document) -> list[Cell]:
         Cell(", ".join(instance["profile"] or "?" for instance in gpu["mig"])),
         Cell("; ".join(gpu["attention"]), "warning"),
         Cell(*_open_xids(gpu)),
-        Cell(gpu["refused"] or gpu["state_why"] or missing, "warning"),
+        Cell(gpu["refused"] or _sick(gpu) or missing, "warning"),
     ]
 
 
@@ -100,6 +100,14 @@ def _open_xids(gpu: Document) -> tuple[str, str]:
     text = ", ".join(f"{code}{many}" for code, many in times.items())
     style = {"critical": "critical", "warning": "warning"}.get(found[0]["severity"], "") if found else ""
     return text, style
+
+
+def _sick(gpu: Document) -> str:
+    """Why it is not well, or at least since when: that nothing of it is read goes without saying."""
+    if gpu["state"] == "ok":
+        return ""
+    since = f"since {clock(gpu['state_since'])}" if gpu["state_since"] else ""
+    return ", ".join(words for words in (gpu["state_why"], since) if words)
 
 
 @click.command()
@@ -123,7 +131,7 @@ def pdus(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
         Column("OUTLETS", rank=3, shrink=True),
         Column("PHASES", rank=6, shrink=True),
         Column("AGE", right=True, rank=5),
-        Column("NOTE", rank=1, shrink=True),
+        Column("NOTE", rank=1, shrink=True, least=28),
     ]
     _list(ctx, "pdus", columns, _pdu_row, "No PDU is configured.", as_json=as_json, timeout_s=timeout_s, foot=_feeds)
 

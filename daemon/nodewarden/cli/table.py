@@ -23,14 +23,18 @@ class Column:
         head: what is above it.
         right: aligned to the right, as numbers are.
         rank: 0 = always shown; the highest rank goes first when the screen is narrow.
-        shrink: may be shortened, but not below its head or 8 columns.
+        shrink: may be shortened, but not below its head or `least` columns.
+        least: as many columns as it needs to be of use.
     """
 
-    def __init__(self, head: str, *, right: bool = False, rank: int = 0, shrink: bool = False) -> None:
+    def __init__(
+        self, head: str, *, right: bool = False, rank: int = 0, shrink: bool = False, least: int = _SHORTEST
+    ) -> None:
         self.head = head
         self.right = right
         self.rank = rank
         self.shrink = shrink
+        self.least = least
 
 
 def table_lines(screen: Screen, columns: list[Column], rows: list[list[Cell]]) -> list[str]:
@@ -47,7 +51,7 @@ def table_lines(screen: Screen, columns: list[Column], rows: list[list[Cell]]) -
     by_rank = sorted(keep, key=lambda i: -columns[i].rank)
     for i in by_rank:
         if columns[i].shrink and total() > screen.width:
-            shortest = max(columns_of(columns[i].head), _SHORTEST)
+            shortest = max(columns_of(columns[i].head), columns[i].least)
             widths[i] = max(min(widths[i], shortest), widths[i] - (total() - screen.width))
     for i in by_rank:
         if columns[i].rank > 0 and total() > screen.width:
