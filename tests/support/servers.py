@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from support.ports import free_port, free_udp_port
+from support.ports import free_port, free_udp_port, is_bound
 from support.processes import Program
 from support.real import require_program
 from support.wait import wait_for
@@ -39,6 +39,7 @@ class SnmpSimulator(Program):
             env={"HOME": str(scratch), "PYTHONWARNINGS": None},
         )
         self.wait_for_output("Listening at UDP/IPv4 endpoint", 30)
+        wait_for(lambda: is_bound(self.port), 30, "snmpsim to have done what it says")
 
     @property
     def address(self) -> str:

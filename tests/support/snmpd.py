@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from support.ports import free_udp_port
+from support.ports import free_udp_port, is_bound
 from support.processes import Program
 from support.real import require_program
 from support.wait import wait_for
@@ -59,8 +59,7 @@ class Snmpd(Program):
             [program, "-f", "-Lf", folder / "log", "-C", "-c", config, "-p", folder / "pid", "-I", "-smux"],
             env={"SNMP_PERSISTENT_DIR": str(folder), "SNMPCONFPATH": str(folder), "MIBS": ""},
         )
-        inode = f":{self.port:04X} "
-        wait_for(lambda: inode in Path("/proc/net/udp").read_text(), 30, "snmpd to listen")
+        wait_for(lambda: is_bound(self.port), 30, "snmpd to listen")
 
     def stop(self) -> None:
         super().stop()

@@ -34,7 +34,7 @@ _VERBS = {
     "checkpoint": ("change", "checkpoint", "Ask a job to save now."),
     "restore": ("restore", "restore", "Give back the power limits from before, agent or not."),
     "config": ("config", "config", "Check or show the configuration."),
-    "pdu": ("pdu", "pdu", "Find out what a PDU is."),
+    "pdu": ("pdu", "pdu", "Find out what a PDU is, which outlets are this node's; record one."),
     "demo": ("demo", "demo", "Two minutes of a cooling failure, simulated."),
     "completion": ("completion", "completion", "Shell completion for bash, zsh, fish."),
 }

@@ -1,4 +1,4 @@
-"""`nodectl pdu discover`: asks one PDU what it is and what it measures, without an agent."""
+"""`nodectl pdu`: asks PDUs directly, without an agent; here `discover`, what one is and what it measures."""
 
 import asyncio
 from typing import Any
@@ -9,6 +9,8 @@ from nodewarden.cli.exits import DEGRADED, NOT_ANSWERING, CliError
 from nodewarden.cli.output import emit, emit_json, screen
 from nodewarden.cli.params import json_option
 from nodewarden.cli.pdu_access import Address, access_from, access_options, stanza
+from nodewarden.cli.pdu_learn import learn
+from nodewarden.cli.pdu_record import record
 from nodewarden.cli.table import Cell, Column, table_lines
 from nodewarden.cli.words import DASH, number
 
@@ -47,6 +49,10 @@ def discover(address: tuple[str, int], as_json: bool, timeout_s: float, **access
         emit_json([found])
         return
     emit("\n".join(_lines(found, stanza(access, address))))
+
+
+pdu.add_command(record)
+pdu.add_command(learn)
 
 
 def _lines(found: Document, reached: list[str]) -> list[str]:
