@@ -48,7 +48,7 @@ def sick() -> HostSnapshot:
     )
 
 
-@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("width", [40, 80, 140])
 @pytest.mark.parametrize(("name", "host"), [("calm", a_host(NOW_S)), ("sick", sick())])
 def test_the_screen_is_the_golden_one(name: str, host: HostSnapshot, width: int) -> None:
     lines = host_lines(Screen(width=width, colour=False, unicode=True), host_document(view_of(host)))

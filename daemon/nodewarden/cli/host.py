@@ -217,9 +217,9 @@ def _sensor_rows(sensors: list[Document]) -> list[list[Cell]]:
 _PRESSURE_COLUMNS = [
     Column("WAITING FOR"),
     Column("WHO"),
-    Column("10 S", right=True),
+    Column("10 S", right=True, rank=1),
     Column("1 MIN", right=True),
-    Column("5 MIN", right=True),
+    Column("5 MIN", right=True, rank=2),
 ]
 
 
