@@ -130,9 +130,16 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class JobsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Training jobs. With "gpu-process" the votes of a session count only if its process computes on its GPU."""
+    """Training jobs. With "gpu-process" the votes of a session count only if its process computes on its GPU.
+
+    Jobs that are not connected are named by Slurm's cgroups. `prolog_dir` holds files that a prolog writes, one per GPU
+    index or uuid with a job id; `pod_resources` is the kubelet's socket, usually
+    /var/lib/kubelet/pod-resources/kubelet.sock (needs the extra `kubernetes`).
+    """
 
     verify: Literal["gpu-process", "none"] = "gpu-process"
+    prolog_dir: Annotated[str, Meta(max_length=4096)] | None = None
+    pod_resources: Annotated[str, Meta(max_length=107, description="a Unix socket")] | None = None
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

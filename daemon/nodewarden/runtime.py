@@ -33,6 +33,7 @@ from nodewarden.sources.gpu import GpuSource
 from nodewarden.sources.gpu_counters import GpuCounters
 from nodewarden.sources.gpu_quick import QuickSampling
 from nodewarden.sources.host.source import HostSource
+from nodewarden.sources.workload import WorkloadSource
 from nodewarden.sources.xid import XidSource
 from nodewarden.state import StateFile
 from nodewarden.store import SnapshotStore
@@ -127,6 +128,13 @@ class Agent:
             HostSource(self._link, self._store, clock, root=paths.host_root(), period_s=host_s)
             if config.sampling.host_s > 0
             else None
+        )
+        self._workload = WorkloadSource(
+            self._store,
+            clock,
+            period_s=config.sampling.gpu_slow_s,
+            prolog_dir=Path(config.jobs.prolog_dir) if config.jobs.prolog_dir is not None else None,
+            kubelet=config.jobs.pod_resources,
         )
         self._caps = PowerCapActuator(self._link, clock, cap_now_w=self._cap_now_w, on_event=self._recorder.event)
         self._job_actuator = JobActuator(self._jobs, clock, self._recorder.event)
@@ -230,7 +238,7 @@ class Agent:
         log.info("ready", gpus=len(self._store.gpus), pdus=len(self._store.pdus), armed=self._control.armed)
         async with asyncio.TaskGroup() as group:
             group.create_task(every(self._clock, self._progress["gpu"], self._gpus.read_fast), name="gpu")
-            group.create_task(every(self._clock, self._progress["gpu_slow"], self._gpus.read_slow), name="gpu_slow")
+            group.create_task(every(self._clock, self._progress["gpu_slow"], self._read_slow), name="gpu_slow")
             group.create_task(self._read_when_nudged(), name="gpu_nudged")
             group.create_task(self._control.run(), name="control")
             group.create_task(every(self._clock, Progress(1.0, self._clock.now_s()), self._heartbeat), name="helper")
@@ -253,6 +261,11 @@ class Agent:
             await nudged.wait()
             nudged.clear()
             await self._gpus.read_fast()
+
+    async def _read_slow(self) -> None:
+        """What the boards say slowly, then who is on them."""
+        await self._gpus.read_slow()
+        await self._workload.read()
 
     async def _heartbeat(self) -> None:
         """Be heard by the helper every second, however rarely GPUs are read."""

@@ -22,9 +22,12 @@ from nodewarden.model.snapshot import (
     PduSnapshot,
     SourceStatus,
 )
+from nodewarden.model.workload import GpuJob, Workload, merged
 from nodewarden.model.xids import GpuXids, SwitchErrors
 
 log = structlog.get_logger("nodewarden.sources")
+
+WORKLOAD_STALE_S = 60.0
 
 
 class SourceRecord:
@@ -97,6 +100,7 @@ class SnapshotStore:
         self.xids: dict[str, GpuXids] = {}
         self.switches: dict[str, SwitchErrors] = {}
         self.host = HostSnapshot()
+        self.workloads: dict[str, Workload] = {}
         self.records: dict[str, SourceRecord] = {}
         self.helper = HelperStatus(since_s=clock.now_s())
         self._swept = asyncio.Event()
@@ -134,6 +138,7 @@ class SnapshotStore:
         for name, pdu in self.pdus.items():
             if pdu.limit_w is not None:
                 outlets[name] = Absent("suspect") if "outlets_w" in pdu.suspect else pdu.outlets_w
+        jobs = self._jobs()
         return NodeSnapshot(
             taken_at_s=now_s,
             gpus={uuid: self._as_of(now_s, gpu) for uuid, gpu in self.gpus.items()},
@@ -141,9 +146,10 @@ class SnapshotStore:
             host=self.host,
             outlets=outlets,
             feeds=dict(self.feeds),
-            jobs=self._jobs(),
             xids=dict(self.xids),
             switches=dict(self.switches),
+            jobs=jobs,
+            workloads=self._workloads(now_s, jobs),
             sources={name: record.status() for name, record in self.records.items()},
             helper=self.helper,
         )
@@ -154,3 +160,17 @@ class SnapshotStore:
         if gpu.health != "ok" or record is None or record.last_success_s is None or not record.is_stale(now_s):
             return gpu
         return msgspec.structs.replace(gpu, health="unresponsive", health_since_s=record.last_success_s)
+
+    def _workloads(self, now_s: float, jobs: tuple[JobSnapshot, ...]) -> dict[str, Workload]:
+        """What was found on each GPU, with the jobs that say themselves that they are there; nothing that is old."""
+        linked: dict[str, list[GpuJob]] = {}
+        for job in jobs:
+            for uuid in job.gpus:
+                linked.setdefault(uuid, []).append(GpuJob(id=job.id, source="client"))
+        found = {}
+        for uuid in self.gpus:
+            seen = self.workloads.get(uuid, Workload(now_s))
+            if now_s - seen.taken_at_s > WORKLOAD_STALE_S:
+                seen = Workload(now_s)
+            found[uuid] = Workload(seen.taken_at_s, seen.processes, merged((*linked.get(uuid, ()), *seen.jobs)))
+        return found

@@ -52,6 +52,14 @@ GPU_METRICS: tuple[Metric, ...] = (
         ("state",),
         key=lambda f: f.gpu.health,
     ),
+    _gpu(
+        "job_info",
+        "A job on the GPU, whether or not it is connected, and who says so (client, slurm, prolog, kubernetes); "
+        "always 1.",
+        readers.gpu_jobs,
+        ("job_id", "source", "namespace", "pod", "container"),
+        key=lambda facts: facts.jobs,
+    ),
     *(
         _APART[each.name] if each.name in APART else quantity_row(each.name, nonzero=each.name in _ONLY_NONZERO)
         for each in GPU_QUANTITIES

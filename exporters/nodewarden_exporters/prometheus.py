@@ -276,6 +276,7 @@ def _gpus(view: View, windows: Windows) -> Iterator[_Subject]:
             view.now_s,
             snapshot.xids.get(uuid),
             view.wall_s - view.now_s,
+            snapshot.workloads[uuid].jobs if uuid in snapshot.workloads else (),
         )
         stale_after_s = _GPU_STALE_S if source is None else source.stale_after_s
         yield _Subject(uuid, facts, facts, view.now_s + VIEW_STALE_S, stale_after_s)

@@ -20,6 +20,7 @@ from nodewarden.model.snapshot import (
     PduSnapshot,
     SourceStatus,
 )
+from nodewarden.model.workload import GpuJob
 from nodewarden.model.xids import GpuXids
 from nodewarden.policy import margins
 from nodewarden.policy.observe import sourced_margins
@@ -34,6 +35,7 @@ MAX_JOBS = 32
 MAX_REASONS = 16
 MAX_SOURCES = 64
 MAX_LOOPS = 32
+MAX_LABEL = 128
 
 Part = Literal["phase", "bank", "outlet"]
 MAX_PARTS: dict[Part, int] = {"phase": 12, "bank": 24, "outlet": MAX_OUTLETS}
@@ -63,6 +65,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
     now_s: float
     xids: GpuXids | None = None
     wall_offset_s: float = 0.0
+    jobs: tuple[GpuJob, ...] = ()
 
 
 ONE: tuple[str, ...] = ()
@@ -173,6 +176,12 @@ def compute_processes(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
     pids = facts.gpu.pids
     if isinstance(pids, Reading):
         yield ONE, Reading(len(pids.value), pids.taken_at_s)
+
+
+def gpu_jobs(facts: GpuFacts, _now_s: float) -> Iterator[Sample]:
+    """The jobs on it, connected or not."""
+    for job in facts.jobs:
+        yield (job.id[:MAX_LABEL], job.source, job.namespace, job.pod, job.container), 1
 
 
 def per_link(value: Callable[[LinkState], float | None]) -> Reader:

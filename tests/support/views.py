@@ -19,6 +19,7 @@ from nodewarden.model.snapshot import (
     PhaseSnapshot,
     SourceStatus,
 )
+from nodewarden.model.workload import GpuJob, GpuProcess, Workload
 from nodewarden.model.xids import GpuXids, Incident, SwitchErrors
 from nodewarden.xid_table import load_table
 from nodewarden_alerts import Problem
@@ -123,6 +124,18 @@ def a_job(name: str = "slurm-4711", now_s: float = NOW_S) -> JobSnapshot:
     )
 
 
+def some_work(now_s: float = NOW_S) -> Workload:
+    """The connected job and a pod that the kubelet names."""
+    return Workload(
+        now_s,
+        processes=(GpuProcess(4243, 100.0, "python"),),
+        jobs=(
+            GpuJob(id="slurm-4711", source="client"),
+            GpuJob(id="ml/infer-0", source="kubernetes", namespace="ml", pod="infer-0", container="main"),
+        ),
+    )
+
+
 def sources(now_s: float = NOW_S, gpus: int = 8) -> dict[str, SourceStatus]:
     made = [
         SourceStatus(name=f"gpu/{gpu_uuid(n)}", up=True, last_success_s=now_s - 0.25, duration_s=0.011)
@@ -185,6 +198,7 @@ def a_view(now_s: float = NOW_S, *, gpus: int = 8, pdu: PduSnapshot | None = Non
             outlets={pdu.name: pdu.outlets_w},
             host=a_host(now_s),
             jobs=(a_job(now_s=now_s),),
+            workloads={gpu_uuid(5): some_work(now_s)},
             xids={gpu_uuid(5): some_xids(now_s)},
             switches={"0000:c1:00.0": SwitchErrors(by_code={"28006": 2}, last_code=28006, last_s=now_s - 7200.0)},
             sources=sources(now_s, gpus),

@@ -33,7 +33,19 @@ def pdus_document(view: View) -> Document:
 
 def jobs_document(view: View) -> Document:
     """Every job with its ranks, what it can do and its last save."""
-    return _headed(view, jobs=[_job(view, job) for job in view.snapshot.jobs])
+    return _headed(view, jobs=[_job(view, job) for job in view.snapshot.jobs], unlinked=_unlinked(view))
+
+
+def _unlinked(view: View) -> list[Document]:
+    """Jobs as schedulers name them, with their GPUs that no connected job holds; nothing can be asked of them."""
+    linked = {uuid for job in view.snapshot.jobs if job.verified for uuid in job.gpus}
+    found: dict[str, Document] = {}
+    for gpu in sorted_gpus(view):
+        workload = view.snapshot.workloads.get(gpu.uuid)
+        for job in workload.jobs if workload and gpu.uuid not in linked else ():
+            if job.source != "client":
+                found.setdefault(job.id, _plain(job) | {"gpus": []})["gpus"].append(gpu.uuid)
+    return list(found.values())
 
 
 def topology_document(view: View, topology: Topology) -> Document:
@@ -137,6 +149,7 @@ def _headed(view: View, **rest: Any) -> Document:
 def _gpu(view: View, gpu: GpuSnapshot) -> Document:
     limits = view.limits.gpus.get(gpu.uuid)
     is_linked = bool(gpu.links)
+    workload = view.snapshot.workloads.get(gpu.uuid)
     to_max_op, to_slowdown = sourced_margins(gpu, limits) if limits else (None, None)
     return _plain(gpu_status(view, gpu)) | {
         "pci_bus_id": gpu.pci_bus_id,
@@ -157,6 +170,11 @@ def _gpu(view: View, gpu: GpuSnapshot) -> Document:
         "links_active": sum(link.active for link in gpu.links) if is_linked else None,
         "links": len(gpu.links) if is_linked else None,
         "pids": list(gpu.pids.value) if isinstance(gpu.pids, Reading) else None,
+        "jobs": [job.id for job in workload.jobs] if workload else [],
+        "processes": [
+            _plain(process) | {"memory_bytes": _shown(gpu.number("process_bytes", str(process.pid)))}
+            for process in (workload.processes if workload else ())
+        ],
         "mig": [_instance(gpu, *labels) for labels in gpu.series("mig_info") if len(labels) == 4],
         "limits": _plain(limits) if limits else None,
         "refused": view.refusals.get(gpu.uuid),

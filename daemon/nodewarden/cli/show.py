@@ -179,7 +179,7 @@ def _pdu_row(pdu: Document) -> list[Cell]:
 @timeout_option
 @click.pass_context
 def jobs(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
-    """The training jobs that are connected.
+    """The training jobs that are connected, then those that only the scheduler knows.
 
     \b
     Examples:
@@ -198,7 +198,17 @@ def jobs(ctx: click.Context, as_json: bool, timeout_s: float) -> None:
         Column("CAN", rank=7, shrink=True),
         Column("VERIFIED", rank=8),
     ]
-    _list(ctx, "jobs", columns, _job_row, "No job is connected.", as_json=as_json, timeout_s=timeout_s)
+    nothing = "No job is connected."
+    _list(ctx, "jobs", columns, _job_row, nothing, as_json=as_json, timeout_s=timeout_s, foot=_unlinked)
+
+
+def _unlinked(document: Document) -> list[str]:
+    where = screen()
+    lines = []
+    for job in document["unlinked"]:
+        held = f"{len(job['gpus'])} GPU{'s' if len(job['gpus']) > 1 else ''}"
+        lines.append(where.fit(f"{job['id']} on {held}, known by {job['source']}"))
+    return ["", where.fit("Not connected, so nothing can be asked of them:"), *lines] if lines else []
 
 
 def _job_row(job: Document) -> list[Cell]:
@@ -281,8 +291,6 @@ def _list(
     document = ask(runtime_of(ctx), verb, timeout_s=timeout_s)
     if as_json:
         emit_json(document)
-    elif not document[verb]:
-        emit(nothing)
     else:
         rows = [row({"armed": document.get("armed")} | thing) for thing in document[verb]]
-        emit("\n".join([*table_lines(screen(), columns, rows), *foot(document)]))
+        emit("\n".join([*(table_lines(screen(), columns, rows) if rows else [nothing]), *foot(document)]))

@@ -126,8 +126,8 @@ class Engine:
     """One pysnmp engine on one event loop. May be built in another thread, because pysnmp reads its own MIB files."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # RFC 3411: our number, format "octets", anything unique; pysnmp's own would be that of any pysnmp on this host
-        self._engine = SnmpEngine(rfc1902.OctetString(b"\x80\x00\x4f\xb8\x05" + os.urandom(8)))
+        self._engine = SnmpEngine()
+        self._name_itself()
         self._engine.register_transport_dispatcher(AsyncioDispatcher(timeout=_TICK_S, loop=loop))
         self._generators = {
             "get": cmdgen.GetCommandGenerator(),
@@ -151,6 +151,16 @@ class Engine:
         for family, address in ((socket.AF_INET, ("127.0.0.1", 9)), (socket.AF_INET6, ("::1", 9, 0, 0))):
             for model in (0, 1):
                 self.add_community_target(family, address, "public", model, 1.0)
+
+    def _name_itself(self) -> None:
+        """Be unlike any other engine; pysnmp's own name would be that of every pysnmp of this host.
+
+        Not by the constructor: it keeps a file in the temporary directory for each name that it is given.
+        """
+        (name,) = self._engine.get_mib_builder().import_symbols("__SNMP-FRAMEWORK-MIB", "snmpEngineID")
+        # RFC 3411: our number, format "octets", anything unique
+        name.syntax = name.syntax.clone(b"\x80\x00\x4f\xb8\x05" + os.urandom(8))
+        self._engine.snmpEngineID = name.syntax
 
     async def open_family(self, family: int) -> None:
         """Open the socket for one address family, once."""

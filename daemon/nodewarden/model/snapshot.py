@@ -11,6 +11,7 @@ from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.host import HostSnapshot
 from nodewarden.model.quantity import Labels
 from nodewarden.model.readings import Absent, Failed, Reading
+from nodewarden.model.workload import Workload
 from nodewarden.model.xids import GpuXids, SwitchErrors
 
 Number = Reading[float] | Absent | Failed
@@ -332,6 +333,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         feeds: the power feeds that the PDUs hang on, by name.
         xids: errors of each GPU that had any, by uuid ("pci-ADDRESS" where none is known there).
         switches: errors of NVSwitches that had any, by PCI address.
+        workloads: processes and jobs per GPU, whether or not the jobs are connected.
     """
 
     taken_at_s: float = 0.0
@@ -343,6 +345,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobSnapshot, ...] = ()
     xids: dict[str, GpuXids] = {}
     switches: dict[str, SwitchErrors] = {}
+    workloads: dict[str, Workload] = {}
     sources: dict[str, SourceStatus] = {}
     helper: HelperStatus = HelperStatus()
 
