@@ -2,6 +2,7 @@
 
 import sys
 
+import gpus
 import host
 import node
 import render
@@ -10,6 +11,9 @@ from table import show
 PARTS = {
     "render": ("Rendering one page (CPU time)", render.measure),
     "node": ("Agent and helper, 8 GPUs, a PDU with 24 outlets, default periods, one scrape a second", node.measure),
+    "calls": ("Driver calls by function, 8 GPUs, default periods", gpus.measure_calls),
+    "quick": ("100 ms mode, 8 GPUs", gpus.measure_quick),
+    "beside": ("Beside nvitop-exporter, 8 GPUs, period 1 s, one scrape a second each", gpus.measure_beside),
     "cap": ("From heat to cap", node.measure_cap),
     "host": ("One sweep over the host's sensors (CPU time, a built tree: no driver behind it)", host.measure),
     "status": ("nodectl status", node.measure_status),

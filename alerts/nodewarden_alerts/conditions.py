@@ -281,6 +281,21 @@ CONDITIONS: tuple[Condition, ...] = (
         advice="nodectl pdus; less load on both feeds together, or the loss of one trips the other",
     ),
     Condition(
+        code="cap_not_written",
+        title="Cap not in force",
+        severity="warning",
+        find=predicates.cap_not_written,
+        advice="nodectl explain GPU; try nodectl cap, or nvidia-smi -pl, by hand; a driver that ignores limits needs a "
+        "reload or another version",
+    ),
+    Condition(
+        code="ledger_failed",
+        title="Ledger of caps not written",
+        severity="warning",
+        find=predicates.ledger_failed,
+        advice="look at the file that is named and at the space in its directory; what is in its way must go",
+    ),
+    Condition(
         code="pdu_stale",
         title="PDU not read",
         severity="warning",

@@ -50,6 +50,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         ledger: the caps in force, from the helper or its file.
         events: what the helper told lately; those older than `RECENT_S` are not looked at.
         journal_problem, http_problem, mqtt_problem, config_problem: in words, None = fine.
+        refusals: why a cap that is wanted is not in force, and since when, by uuid.
         growth: how much error counters grew in the last hour, by uuid, quantity, label (`growth.Growth`).
         stalled: loops that should have made progress and did not, with the time of their last progress.
         clock_stepped_at_s, clock_step_s: the last jump of the wall clock, positive = forward.
@@ -68,6 +69,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     http_problem: str | None = None
     mqtt_problem: str | None = None
     config_problem: str | None = None
+    refusals: dict[str, tuple[str, float]] = {}
     growth: dict[tuple[str, str, str], float] = {}
     stalled: dict[str, float] = {}
     clock_stepped_at_s: float | None = None

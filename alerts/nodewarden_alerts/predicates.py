@@ -293,6 +293,25 @@ def control_unavailable(facts: Facts, now_s: float) -> Iterator[Finding]:
         yield Finding(what=f"caps cannot be set ({reason})", done="readings and job requests go on")
 
 
+def cap_not_written(facts: Facts, now_s: float) -> Iterator[Finding]:
+    """A cap is wanted, and the driver does not put it in force."""
+    for uuid, (why, since_s) in sorted(facts.refusals.items()):
+        yield Finding(
+            what=f"the cap of {facts.snapshot.gpu_name(uuid)} is not in force: {why}",
+            done="tried again, at most once a minute",
+            since_s=_known(since_s, now_s),
+            uuid=uuid,
+        )
+
+
+def ledger_failed(facts: Facts, now_s: float) -> Iterator[Finding]:
+    """The helper cannot keep what it would have to undo."""
+    del now_s
+    helper = facts.snapshot.helper
+    if helper.state == "ok" and helper.ledger_problem is not None:
+        yield Finding(what=f"caps cannot be kept on file ({helper.ledger_problem})", done="no further GPU is capped")
+
+
 def pdu_stale(facts: Facts, now_s: float) -> Iterator[Finding]:
     """A PDU does not answer or its readings are too old."""
     for name, pdu in facts.snapshot.pdus.items():

@@ -5,7 +5,7 @@ write that hangs is a task of its own, and the loop's progress feeds the watchdo
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -202,6 +202,11 @@ class ControlLoop:
             manual={uuid: cap for uuid, cap in self.manual.items() if uuid in gpus},
             failsafe_w=self.bounds.failsafe_w,
         )
+
+    def ask(self, uuids: Sequence[str], cap: ManualCap) -> None:
+        """A person asks for a cap; what failed before is tried at once."""
+        self.manual.update(dict.fromkeys(uuids, cap))
+        self._caps.ask_anew(uuids)
 
     def _is_hot(self, uuid: str) -> bool:
         forecast = self.setpoints.forecast.get(uuid)

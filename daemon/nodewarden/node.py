@@ -110,8 +110,7 @@ class AgentNode:
         expires_s = None if for_s is None else self._clock.now_s() + for_s
         length = "until released" if for_s is None else f"for {for_s:g} s"
         self._act("cap", f"cap {w:g} W on {len(uuids)} GPUs {length}", who, uuids=list(uuids), w=w, for_s=for_s)
-        for uuid in uuids:
-            self._control.manual[uuid] = ManualCap(w=w, expires_s=expires_s)
+        self._control.ask(uuids, ManualCap(w=w, expires_s=expires_s))
 
     async def release(self, uuids: Sequence[str], who: Who) -> None:
         """End manual caps and leases; protective caps stay."""

@@ -50,7 +50,7 @@ log = structlog.get_logger("nodewarden.agent")
 # Problems whose begin and end the journal has already, as an event of the part that saw it.
 TOLD_BY_EVENTS = frozenset(
     {"gpu_capped", "gpu_lost", "disarmed", "cap_kept", "cap_vanished", "foreign_cap", "clock_stepped", "ladder_high"}
-    | {"config_reload_failed", "xid_critical", "xid_warning", "xid_application"}
+    | {"cap_not_written", "config_reload_failed", "xid_critical", "xid_warning", "xid_application"}
 )
 LIVED_S = 300.0
 FULL_SWEEP_S = 1.0
@@ -401,6 +401,7 @@ class Agent:
             http_problem=self._http.problem,
             mqtt_problem=self._mqtt_problem(),
             config_problem=self._config_error,
+            refusals=self._caps.refusals(),
             growth=self._growth.within_window(now_s),
             stalled=self._stalled(now_s),
             clock_stepped_at_s=control.clock_step_at_s,

@@ -224,6 +224,18 @@ CASES: list[tuple[str, Facts, str, str]] = [
         "caps cannot be set (no permission)",
     ),
     (
+        "cap_not_written",
+        facts(refusals={"GPU-3": ("the driver takes 300 W and ignores it: the board shows 700 W", NOW_S - 60)}),
+        "warning",
+        "the cap of GPU 3 is not in force: the driver takes 300 W and ignores it: the board shows 700 W since 11:59:00",
+    ),
+    (
+        "ledger_failed",
+        with_snapshot(helper=replace(OK_HELPER, ledger_problem="ledger gpu-ledger: Is a directory")),
+        "warning",
+        "caps cannot be kept on file (ledger gpu-ledger: Is a directory)",
+    ),
+    (
         "pdu_stale",
         with_snapshot(pdus={"a": PduSnapshot(name="a", reason="timeout", since_s=NOW_S - 60, limit_w=6000.0)}),
         "warning",

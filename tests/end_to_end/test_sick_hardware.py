@@ -143,6 +143,28 @@ def test_without_the_right_to_write_control_is_unavailable_and_monitoring_goes_o
     assert len(node.standin.writes()) <= tries + 1
 
 
+def test_a_driver_that_ignores_caps_is_named_and_not_pestered(node: TestNode) -> None:
+    board = node.standin.gpus[3]
+    board.ignores_set = 1
+    node.start_agent()
+    node.call("cap", gpu="all", w=400, for_s=3600)
+    wait_for(lambda: "cap_not_written" in node.codes(), 15, "the problem")
+    text = next(p["text"] for p in node.call("status")["problems"] if p["code"] == "cap_not_written")
+    assert "GPU 3" in text
+    assert "ignores it: the board shows 700 W" in text
+    wait_for(lambda: node.standin.limits_w == [400] * 3 + [700] + [400] * 4, 10, "the other caps")
+    refused = [cap["index"] for cap in node.json("caps")["caps"] if cap["refused"]]
+    assert refused == [3]
+    tries = len(node.standin.writes(gpu=3))
+    sweeps = node.standin.calls("nvmlDeviceGetUtilizationRates", gpu=3) + 6
+    wait_for(lambda: node.standin.calls("nvmlDeviceGetUtilizationRates", gpu=3) >= sweeps, 30, "six more sweeps")
+    assert len(node.standin.writes(gpu=3)) <= tries + 3 * 4  # each try writes four times, after 2 s, 4 s, 8 s, ...
+    board.ignores_set = 0
+    node.call("cap", gpu="3", w=350)
+    wait_for(lambda: board.limit_w == 350, 10, "a person's cap to be tried at once")
+    wait_for(lambda: "cap_not_written" not in node.codes(), 10, "the problem to be gone")
+
+
 @pytest.mark.parametrize("armed", [False, True])
 def test_a_manual_cap_that_the_board_has_lost_is_given_up(node: TestNode, armed: bool) -> None:
     """A driver reload, or somebody's nvidia-smi: told as vanished, and not set again behind their back."""

@@ -89,10 +89,10 @@ PICKY_FIELDS = r"""
 struct field { unsigned id, scope; long long at, latency; int type, result; union { double d; unsigned u; } value; };
 int nvmlDeviceGetFieldValues(H, int count, struct field *fields) {
     for (int i = 0; i < count; i++) {
-        if (fields[i].id != 82) return 2;
+        if (fields[i].id != 82 && fields[i].id != 230) return 2;
         fields[i].type = 1;
         fields[i].result = 0;
-        fields[i].value.u = 61;
+        fields[i].value.u = fields[i].id == 82 ? 61 : 0;
     }
     return 0;
 }
@@ -105,3 +105,7 @@ def test_a_library_that_refuses_all_fields_for_the_sake_of_one_is_asked_for_each
     assert isinstance(fast, wire.FastReply)
     assert fast.values["hbm_c"].value == 61
     assert fast.values["power_instant_w"].reason == "not_in_driver"
+    for _ in range(2):  # a zero is a value, also once the fields that it refuses are known
+        slow = rig.peers[0].slow("GPU-bare")["GPU-bare"]
+        assert isinstance(slow, wire.SlowReply)
+        assert [(sample.value, sample.reason) for sample in slow.more["recovery_action"]] == [(0.0, None)]

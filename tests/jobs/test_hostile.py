@@ -51,6 +51,7 @@ def hello(**params: object) -> bytes:
         (hello(job="x" * 200), "invalid_params"),
         (hello(rank=-1), "invalid_params"),
         (hello(world=0), "invalid_params"),
+        (hello(rank=2, world=2), "invalid_params"),
         (hello(gpus=["GPU-1"] * 100), "invalid_params"),
         (hello(gpus=["GPU-1\u001b[2J"]), "invalid_params"),
         (hello(step=10**30), "invalid_params"),

@@ -358,6 +358,12 @@ static int open_state(void) {
     return OK;
 }
 
+/* Whoever loads the library over and over must not be left with what it opened. */
+static __attribute__((destructor)) void unloaded(void) {
+    if (state != NULL) munmap(state, sizeof(struct state));
+    if (state_fd >= 0) close(state_fd);
+}
+
 #include "files.c"
 
 static int init(int fn) {

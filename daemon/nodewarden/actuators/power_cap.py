@@ -6,7 +6,7 @@ task of its own, so a hung write delays nobody. Refusals for lack of rights are 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -23,7 +23,10 @@ log = structlog.get_logger("nodewarden.caps")
 
 RENEW_S = 60.0  # an unprotected cap without an end expires in the helper 10 minutes after its last renewal
 REFUSED_RETRY_S = 30.0
-FAILED_RETRY_S = 2.0
+FAILED_RETRY_S = 2.0  # and twice as long after each further failure of the same kind, up to MOST_RETRY_S
+MOST_RETRY_S = 60.0
+TOLD_ELSEWHERE = frozenset({"no_permission", "locked", "lost", "released", "driver_missing", "busy", "timeout", "gone"})
+"""Failures that are a problem of their own: of the helper, the driver, or the GPU."""
 RAISE_EVERY_S = 1.0  # rises are written at most once a second; falls at once
 KEEP_STEP_W = 5.0
 MOST_RISE_S = 2.0  # time without a write, longer than this, is no time in which a limit could have risen
@@ -52,6 +55,7 @@ class Trouble(msgspec.Struct, frozen=True):
     text: str
     since_s: float
     retry_at_s: float
+    delay_s: float = 0.0
 
 
 class PowerCapActuator:
@@ -138,6 +142,8 @@ class PowerCapActuator:
             if uuid in self.writing or identity is None or identity.state == "released":
                 continue
             wanted = setpoint if armed else self._lifting(_disarmed(setpoint, self.own.get(uuid)), uuid)
+            if wanted.cause == Cause.NONE and uuid not in self.own:
+                self.trouble.pop(uuid, None)  # nothing is wanted any more
             if self._due(uuid, wanted, is_hot=hot(uuid)):
                 task = asyncio.create_task(self._write(uuid, wanted), name=f"cap {uuid}")
                 self.writing[uuid] = task
@@ -159,6 +165,19 @@ class PowerCapActuator:
             return msgspec.structs.replace(wanted, w=w)
         cause = Cause(own.cause) if own.cause in set(Cause) else Cause.MANUAL
         return msgspec.structs.replace(wanted, w=w, cause=cause)
+
+    def ask_anew(self, uuids: Iterable[str]) -> None:
+        """A person asks for a cap: what failed before is tried at once."""
+        for uuid in uuids:
+            self.trouble.pop(uuid, None)
+
+    def refusals(self) -> dict[str, tuple[str, float]]:
+        """Caps that are wanted and that the driver does not put in force: why, and since when."""
+        return {
+            uuid: (trouble.text.removeprefix(f"{self._name(uuid)}: "), trouble.since_s)
+            for uuid, trouble in self.trouble.items()
+            if trouble.code not in TOLD_ELSEWHERE
+        }
 
     async def settle(self, within_s: float = 2.0) -> None:
         """Wait for the writes under way, at most `within_s`."""
@@ -250,9 +269,12 @@ class PowerCapActuator:
         now_s = self._clock.now_s()
         before = self.trouble.get(uuid)
         slow = error.code in {"no_permission", "locked", "out_of_range", "not_supported", "lost", "ledger_failed"}
-        retry_at_s = now_s + (REFUSED_RETRY_S if slow else FAILED_RETRY_S)
-        since_s = before.since_s if before is not None and before.code == error.code else now_s
-        self.trouble[uuid] = Trouble(error.code, str(error), since_s, retry_at_s)
+        again = before is not None and before.code == error.code
+        delay_s = REFUSED_RETRY_S if slow else FAILED_RETRY_S
+        if again and before is not None:
+            delay_s = min(MOST_RETRY_S, max(delay_s, 2 * before.delay_s))
+        since_s = before.since_s if again and before is not None else now_s
+        self.trouble[uuid] = Trouble(error.code, str(error), since_s, now_s + delay_s, delay_s)
         if before is None or before.code != error.code:
             log.warning("cap_not_written", uuid=uuid, code=error.code, detail=str(error))
             name = self._name(uuid)

@@ -136,7 +136,7 @@ class NvmlCalls:
         known = [wanted for wanted in ids if wanted not in self._unknown] if self._unknown else ids
         if len(known) < len(ids):
             results = dict(zip(known, self.fields(handle, known), strict=True)) if known else {}
-            return [results.get(wanted) or _unknown_field(wanted) for wanted in ids]
+            return [results[wanted] if wanted in results else _unknown_field(wanted) for wanted in ids]
         name = "nvmlDeviceGetFieldValues"
         try:
             raw = self.call(name, handle, ids)

@@ -85,7 +85,7 @@ class LimitWriter:
                 continue
             if abs(mw_from_watts(shown_w) - mw_from_watts(w)) < _ROUNDING_MW:
                 return shown_w
-            failure = DeviceError(f"asked for {w:g} W, the board shows {shown_w:g} W")
+            failure = DeviceError(f"the driver takes {w:g} W and ignores it: the board shows {shown_w:g} W")
         raise failure or DeviceError(f"{w:g} W not written")
 
     def _settle_failed_write(self, device: GpuDevice, entry: LedgerEntry, before: Record | None) -> None:

@@ -145,6 +145,7 @@ class HelperLink:
             pid=reply.pid or self.client.pid,
             uid=self.client.uid,
             text=reply.driver_text,
+            ledger_problem=None if reply.ledger_ok else reply.ledger_text or "it cannot be written",
         )
         if was.state != "ok":
             log.info("helper_adopted", pid=self.status.pid, gpus=len(self.identities), caps=len(self.entries))

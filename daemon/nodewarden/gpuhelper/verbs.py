@@ -139,6 +139,7 @@ class Verbs:
                 gpus=self._gpus.shown(),
                 ledger=self._book.entries(),
                 ledger_ok=self._book.ok,
+                ledger_text=self._book.problem or "",
                 events=self.events_for(peer),
                 errors=self._errors.revision,
             )

@@ -223,6 +223,7 @@ class HelloReply(msgspec.Struct, tag="hello", kw_only=True):
     gpus: list[GpuIdentity] = []
     ledger: list[LedgerEntry] = []
     ledger_ok: bool = True
+    ledger_text: str = ""
     events: list[HelperEvent] = []
     news: int = 0
     errors: int = 0

@@ -71,6 +71,11 @@ class Hello(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_ckpt: LastCheckpoint | None = None
     pg_timeout_s: Seconds | None = None
 
+    def __post_init__(self) -> None:
+        """A rank outside its world would be waited for by nobody, or stand in for another."""
+        if self.rank >= self.world:
+            raise ValueError(f"rank {self.rank} is not in a world of {self.world}: allowed 0 to {self.world - 1}")
+
 
 class HelloResult(msgspec.Struct, kw_only=True):
     """agent -> rank: the result of hello. `ping_s` is how often a ping comes; `verified` see `jobs.verify`."""

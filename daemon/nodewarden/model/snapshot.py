@@ -311,6 +311,7 @@ class HelperStatus(msgspec.Struct, frozen=True, kw_only=True):
         driver: "ok", or why the helper has no driver ("library_not_found", "driver_not_loaded", "version_mismatch").
         can_write: False with `write_reason` where caps cannot be set.
         pid, uid: of the helper, where known.
+        ledger_problem: why the ledger of caps cannot be written, None = it can.
     """
 
     state: HelperState = "missing"
@@ -322,6 +323,7 @@ class HelperStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     uid: int | None = None
     text: str = ""
+    ledger_problem: str | None = None
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
