@@ -57,7 +57,8 @@ def _loaded(facts: Facts, *, over: bool) -> Iterator[Finding]:
         is_over = share > 1 or by_itself[0]
         is_near = share > _SHARE or by_itself[1]
         if is_over if over else is_near and not is_over:
-            yield Finding(what=f"PDU {name} {words or 'says that it is overloaded, or near it'}", pdu=name)
+            said = f"says that it is {'overloaded' if is_over else 'near overload'}"
+            yield Finding(what=f"PDU {name} {words or said}", pdu=name)
 
 
 def _load(pdu: PduSnapshot) -> tuple[float, str]:

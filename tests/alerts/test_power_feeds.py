@@ -66,9 +66,9 @@ def test_amperes_of_each_phase_count_and_suspect_ones_do_not() -> None:
 
 def test_what_the_device_says_of_its_own_load_needs_no_rating() -> None:
     banks = (BankSnapshot(id="1", load_state="nearOverload"),)
-    assert both(with_pdu(banks=banks)) == (["PDU rack12-a says that it is overloaded, or near it"], [])
+    assert both(with_pdu(banks=banks)) == (["PDU rack12-a says that it is near overload"], [])
     phases = (PhaseSnapshot(id="L1", load_state="overload"),)
-    assert both(with_pdu(phases=phases)) == ([], ["PDU rack12-a says that it is overloaded, or near it"])
+    assert both(with_pdu(phases=phases)) == ([], ["PDU rack12-a says that it is overloaded"])
 
 
 def test_a_pdu_that_does_not_answer_or_has_no_rating_says_nothing() -> None:

@@ -5,6 +5,7 @@ Real: pynvml, both processes, sockets, SNMP, Prometheus, the job. Simulated: onl
 
 import itertools
 import json
+import re
 import sqlite3
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(420)]
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
 SICK = 5
+LOADED_PHASES = (
+    "1.3.6.1.4.1.318.1.1.26.6.3.1.4.2",
+    "1.3.6.1.4.1.318.1.1.26.6.3.1.4.3",
+    "1.3.6.1.4.1.318.1.1.26.8.3.1.4.6",
+)
+"""rPDU2PhaseStatusLoadState and rPDU2BankStatusLoadState that are not 2, normal; this story is about heat."""
 
 
 def pdu_table(name: str, recording: str, port: int, outlets: str) -> str:
@@ -42,7 +49,14 @@ def lines(program: Program) -> list[dict[str, Any]]:
 
 
 def test_heat_rises_power_is_capped_the_job_slows_and_saves_and_all_of_it_is_undone(tmp_path: Path) -> None:
-    with SnmpSimulator(RECORDINGS, tmp_path) as pdus:
+    recordings = tmp_path / "recordings"
+    recordings.mkdir()
+    for name, loaded in (("apc_three_phase_metered", LOADED_PHASES), ("apc_markers", ())):
+        text = (RECORDINGS / f"{name}.snmprec").read_text()
+        for oid in loaded:
+            text = re.sub(rf"^{re.escape(oid)}\|2\|[34]$", f"{oid}|2|2", text, flags=re.MULTILINE)
+        (recordings / f"{name}.snmprec").write_text(text)
+    with SnmpSimulator(recordings, tmp_path) as pdus:
         config = pdu_table("rack1-a", "apc_three_phase_metered", pdus.port, "outlets = [7, 8]\nlimit_w = 6000")
         config += pdu_table("rack1-b", "apc_markers", pdus.port, "")
         with TestNode(config=config) as node:
