@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from nodewarden_alerts import gpu_hardware, host, power_feeds, predicates, stalled, xids
+from nodewarden_alerts import gpu_hardware, host, power_feeds, predicates, server, stalled, xids
 from nodewarden_alerts.facts import RECENT_S, Facts, Finding, Problem, Severity
 
 __all__ = ["BY_CODE", "CONDITIONS", "RECENT_S", "Condition", "Facts", "Finding", "Problem", "Severity"]
@@ -347,6 +347,69 @@ CONDITIONS: tuple[Condition, ...] = (
         find=host.drive_hot,
         hold_s=host.HOT_S,
         advice="nvme smart-log DRIVE (as root) says for how long it was throttled; look at the air through its bay",
+    ),
+    Condition(
+        code="leak_detected",
+        title="Coolant leak",
+        severity="critical",
+        find=server.leak_detected,
+        advice="drain the node and close its coolant; look below the cold plates before it is powered again",
+    ),
+    Condition(
+        code="coolant_flow_low",
+        title="Coolant flow low",
+        severity="critical",
+        find=server.flow_low,
+        hold_s=server.UNSETTLED_S,
+        advice="look at the pump, the filter and the valves of this loop; drain the node if it goes on falling",
+    ),
+    Condition(
+        code="psu_redundancy_lost",
+        title="Power supplies not redundant",
+        severity="warning",
+        find=server.redundancy_lost,
+        hold_s=server.UNSETTLED_S,
+        advice="nodectl bmc show names the supply; look at its cord and its feed first, then exchange it",
+    ),
+    Condition(
+        code="psu_failed",
+        title="Power supply failed",
+        severity="warning",
+        find=server.supply_failed,
+        hold_s=server.UNSETTLED_S,
+        advice="look at its cord and its feed (nodectl pdus); with power at its input it is to be exchanged",
+    ),
+    Condition(
+        code="fan_failed",
+        title="Fan failed",
+        severity="warning",
+        find=server.fan_failed,
+        hold_s=server.UNSETTLED_S,
+        advice="exchange the fan; until then the GPUs behind it are the ones to watch (nodectl gpus)",
+    ),
+    Condition(
+        code="inlet_hot",
+        title="Inlet air hot",
+        severity="warning",
+        find=server.inlet_hot,
+        hold_s=server.UNSETTLED_S,
+        advice="look at the cooling of the room and at blanking panels: warm air comes round to the front",
+    ),
+    Condition(
+        code="leak_detection_lost",
+        title="Leak detector not watching",
+        severity="warning",
+        find=server.leak_detection_lost,
+        hold_s=300.0,
+        advice="look at the detector's cable; until it watches again a leak would not be seen",
+    ),
+    Condition(
+        code="bmc_unreachable",
+        title="BMC does not answer",
+        severity="warning",
+        find=server.unreachable,
+        hold_s=60.0,
+        advice="nodectl bmc discover https://HOST says why; a BMC that hangs may be restarted while the server runs",
     ),
     Condition(
         code="journal_degraded",

@@ -165,6 +165,7 @@ class _Loader:
         merged = _merge({"node": {"name": short}}, merged)
         config = msgspec.convert(merged, Config, dec_hook=_decode_secret)
         config = self._fill_mqtt(config, where.get("mqtt", ("mqtt",)))
+        config = self._fill_bmc(config, where.get("bmc", ("bmc",)))
         try:
             xid_table_of(config, self.path)
         except TableError as error:
@@ -291,6 +292,21 @@ class _Loader:
             if not mqtt.tls:
                 self._warn((*here, "password_file"), "goes over the network in the clear; tls = true protects it")
         return msgspec.structs.replace(config, mqtt=msgspec.structs.replace(mqtt, password=password, **files))
+
+    def _fill_bmc(self, config: Config, here: tuple[str | int, ...]) -> Config:
+        bmc = config.bmc
+        if bmc is None:
+            return config
+        if (bmc.password_file is None) == bool(bmc.user):
+            key = "user" if bmc.user else "password_file"
+            self._wrong((*here, key), "needs password_file as well" if bmc.user else "needs user as well")
+        if bmc.ca_file is not None and bmc.fingerprint is not None:
+            self._wrong((*here, "fingerprint"), "stands beside ca_file, allowed: one of them")
+        if bmc.url.startswith("http://"):
+            self._warn((*here, "url"), "sends the password in the clear; https protects it")
+        ca_file = self._file(bmc.ca_file, (*here, "ca_file"))
+        password = self._secret(bmc.password_file, (*here, "password_file")) if bmc.password_file else None
+        return msgspec.structs.replace(config, bmc=msgspec.structs.replace(bmc, password=password, ca_file=ca_file))
 
     def _file(self, named: str | None, here: tuple[str | int, ...]) -> str | None:
         """The path that a key names, relative to the configuration file; None where it names none."""

@@ -187,6 +187,26 @@ class MqttConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.port or (8883 if self.tls else 1883)
 
 
+class BmcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's own management controller, read by Redfish.
+
+    `user` may be read-only. Its certificate is verified: against `ca_file`, or what the system trusts, or by its own
+    SHA-256 in `fingerprint` (then neither its name nor its dates count). `period_s` is for totals, supplies and fans;
+    single sensors are read in the time that is left. `nodectl bmc discover` shows what it tells.
+    """
+
+    url: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+/?$", max_length=300, description='"https://HOST[:PORT]"')]
+    user: Annotated[str, Meta(max_length=255)] = ""
+    password_file: Annotated[str, Meta(max_length=4096)] | None = None
+    password: Annotated[Secret | None, Meta(extra={"filled": True})] = None
+    ca_file: Annotated[str, Meta(max_length=4096)] | None = None
+    fingerprint: (
+        Annotated[str, Meta(pattern="^([0-9A-Fa-f]{2}:?){32}$", description="SHA-256, 64 hex digits")] | None
+    ) = None
+    period_s: Annotated[float, Meta(ge=2, le=3600, description="seconds")] = 10.0
+    timeout_s: Annotated[float, Meta(ge=1, le=120, description="seconds per request")] = 30.0
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file after defaults, the overlay of this host, and secrets. `warnings` are for the log."""
 
@@ -199,6 +219,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     journal: JournalConfig = JournalConfig()
     xid: XidConfig = XidConfig()
     mqtt: MqttConfig | None = None
+    bmc: BmcConfig | None = None
     path: Annotated[Path | None, Meta(extra={"filled": True})] = None
     warnings: Annotated[tuple[str, ...], Meta(extra={"filled": True})] = ()
 

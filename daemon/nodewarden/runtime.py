@@ -43,6 +43,7 @@ from nodewarden_alerts.growth import Growth
 from nodewarden_exporters.prometheus import Renderer
 
 if TYPE_CHECKING:
+    from nodewarden.sources.bmc.source import RedfishSource
     from nodewarden_exporters.mqtt import MqttPublisher
 
 log = structlog.get_logger("nodewarden.agent")
@@ -152,6 +153,7 @@ class Agent:
         self._renderer.own.config_read(taken=True, unix_s=clock.wall_s())
         self._mqtt = self._new_publisher()
         self._pdus = PduLoops(self._store, clock, config.node.name, self._recorder.event, self._new_progress)
+        self._bmc = self._new_bmc()
         self.node = AgentNode(
             control=self._control,
             link=self._link,
@@ -191,6 +193,15 @@ class Agent:
         self._renderer.own.registry.register(MqttCollector(lambda: publisher.status))
         self._recorder.listeners.append(publisher.event)
         return publisher
+
+    def _new_bmc(self) -> "RedfishSource | None":
+        """None without a BMC, which then costs neither memory nor time."""
+        config = self._config.bmc
+        if config is None:
+            return None
+        from nodewarden.sources.bmc.access import source_of  # noqa: PLC0415
+
+        return source_of(config, self._store, self._clock, self._config.node.name)
 
     # Life ---------------------------------------------------------------------------------------------------------
 
@@ -247,6 +258,9 @@ class Agent:
             group.create_task(every(self._clock, Progress(60.0, self._clock.now_s()), self._keep_counters), name="keep")
             if self._host is not None:
                 group.create_task(self._watch_host(self._host), name="host")
+            if self._bmc is not None and self._config.bmc is not None:
+                progress = self._new_progress("bmc", self._config.bmc.period_s)
+                group.create_task(every(self._clock, progress, self._bmc.read), name="bmc")
             group.create_task(self._pdus.run(), name="pdus")
             if self._mqtt is not None:
                 group.create_task(self._mqtt.run(), name="mqtt")
@@ -317,6 +331,8 @@ class Agent:
         await self._jobs.close()
         await self._link.client.close()
         await self._pdus.close()
+        if self._bmc is not None:
+            await self._bmc.close()
         await self._keep_counters()
         await asyncio.to_thread(self._journal.close)
         log.info("stopped")
@@ -336,7 +352,7 @@ class Agent:
             self._config_error = None
             fixed = [
                 name
-                for name in ("node", "sampling", "http", "jobs", "journal", "mqtt")
+                for name in ("node", "sampling", "http", "jobs", "journal", "mqtt", "bmc")
                 if getattr(config, name) != getattr(self._config, name)
             ]
             text = f"[{'], ['.join(fixed)}] take effect at the next start" if fixed else "all of it is in force"

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from nodewarden.clock import Clock
+from nodewarden.model.bmc import BmcSnapshot
 from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.host import HostSnapshot
 from nodewarden.model.readings import Absent
@@ -100,6 +101,7 @@ class SnapshotStore:
         self.xids: dict[str, GpuXids] = {}
         self.switches: dict[str, SwitchErrors] = {}
         self.host = HostSnapshot()
+        self.bmc = BmcSnapshot()
         self.workloads: dict[str, Workload] = {}
         self.records: dict[str, SourceRecord] = {}
         self.helper = HelperStatus(since_s=clock.now_s())
@@ -144,6 +146,7 @@ class SnapshotStore:
             gpus={uuid: self._as_of(now_s, gpu) for uuid, gpu in self.gpus.items()},
             pdus=dict(self.pdus),
             host=self.host,
+            bmc=self.bmc,
             outlets=outlets,
             feeds=dict(self.feeds),
             xids=dict(self.xids),

@@ -7,7 +7,7 @@ import msgspec
 from nodewarden.model.gpu_quantities import BY_NAME
 from nodewarden_exporters.readers import Key, Reader, nothing
 
-Scope = Literal["node", "gpu", "fast", "slow", "rare", "links", "pdu", "host", "job", "source", "loop"]
+Scope = Literal["node", "gpu", "fast", "slow", "rare", "links", "pdu", "host", "bmc", "job", "source", "loop"]
 
 
 _UNITS = {
@@ -31,8 +31,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scope: what it is about: the node, a GPU (`fast`: all of its lines as old as its newest fast reading; `slow`,
-            `rare`: lines that live as long as those sets do; `links`: its NVLinks), a PDU, the host, a job, a source
-            or a loop.
+            `rare`: lines that live as long as those sets do; `links`: its NVLinks), a PDU, the host, the BMC, a job, a
+            source or a loop.
         labels: after the labels that identify the subject.
         read: from the subject (`View`, `GpuFacts`, `PduSnapshot`, `JobSnapshot`, `SourceStatus`, `LoopHealth`) and the
             time; a `Reading` brings its own age.
@@ -80,6 +80,7 @@ IDENTITY: dict[Scope, tuple[str, ...]] = {
     "links": ("uuid",),
     "pdu": ("pdu",),
     "host": (),
+    "bmc": (),
     "job": ("job_id",),
     "source": ("source",),
     "loop": ("loop",),

@@ -8,6 +8,7 @@ Unknown is never 0. Rendering and expiry are in `prometheus.py`.
 from functools import partial
 
 from nodewarden_exporters import readers
+from nodewarden_exporters.bmc_metrics import BMC_METRICS
 from nodewarden_exporters.feed_metrics import FEED_METRICS
 from nodewarden_exporters.gpu_metrics import GPU_METRICS
 from nodewarden_exporters.host_metrics import HOST_METRICS
@@ -69,6 +70,7 @@ METRICS: tuple[Metric, ...] = (
         "outlet_on", "1 while the outlet is switched on.", readers.outlet_on, ("outlet",), key=lambda pdu: pdu.outlets
     ),
     *HOST_METRICS,
+    *BMC_METRICS,
     *FEED_METRICS,
     _job("info", "What the job is; always 1.", readers.job_info, ("framework",)),
     _job("state", "1 for the state the job is in, 0 for the others.", readers.job_state, ("state",)),

@@ -41,6 +41,7 @@ _PDU_STALE_S = 15.0
 _HOST_STALE_S = 30.0
 _SLOW_STALE_S = 30.0
 _RARE_STALE_S = 180.0
+_BMC_STALE_S = 600.0  # single sensors of a slow BMC come in turn; its totals leave the snapshot sooner
 
 
 class _Subject:
@@ -251,6 +252,7 @@ def _subjects(view: View, windows: Windows) -> dict[Scope, list[_Subject]]:
         "links": list(_links(view)),
         "pdu": list(_pdus(view)),
         "host": [_host(view)],
+        "bmc": [_bmc(view)],
         "job": [
             _Subject(identity, job, job, view_expires_s)
             for identity, job in {_short(job.id): job for job in snapshot.jobs[:MAX_JOBS]}.items()
@@ -310,6 +312,12 @@ def _pdus(view: View) -> Iterator[_Subject]:
             yield _Subject(name, pdu, pdu, view.now_s + _PDU_STALE_S)
         elif source.last_success_s is not None:
             yield _Subject(name, pdu, pdu, source.last_success_s + source.stale_after_s)
+
+
+def _bmc(view: View) -> _Subject:
+    """Its lines are as old as their readings, so a BMC that is silent leaves the page."""
+    bmc = view.snapshot.bmc
+    return _Subject("", bmc, bmc, _NEVER, _BMC_STALE_S)
 
 
 def _host(view: View) -> _Subject:

@@ -308,7 +308,9 @@ def test_every_code_of_the_table_is_covered_and_unique() -> None:
         "ib_port_errors",
         "nvme_hot",
     }  # their own file
-    told_after_a_while |= of_the_host | {"memory_pressure", "host_file_hung"}
+    of_the_server = {"leak_detected", "leak_detection_lost", "coolant_flow_low", "psu_failed", "psu_redundancy_lost"}
+    of_the_server |= {"fan_failed", "inlet_hot", "bmc_unreachable"}
+    told_after_a_while |= of_the_server | of_the_host | {"memory_pressure", "host_file_hung"}
     assert {case[0] for case in CASES} | {"disarmed"} | told_after_a_while == set(BY_CODE)
 
 

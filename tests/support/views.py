@@ -23,6 +23,7 @@ from nodewarden.model.workload import GpuJob, GpuProcess, Workload
 from nodewarden.model.xids import GpuXids, Incident, SwitchErrors
 from nodewarden.xid_table import load_table
 from nodewarden_alerts import Problem
+from support.bmc_values import a_bmc
 from support.gpu_values import some_values
 from support.host_values import a_host
 
@@ -197,6 +198,7 @@ def a_view(now_s: float = NOW_S, *, gpus: int = 8, pdu: PduSnapshot | None = Non
             pdus={pdu.name: pdu},
             outlets={pdu.name: pdu.outlets_w},
             host=a_host(now_s),
+            bmc=a_bmc(now_s),
             jobs=(a_job(now_s=now_s),),
             workloads={gpu_uuid(5): some_work(now_s)},
             xids={gpu_uuid(5): some_xids(now_s)},

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from nodewarden.api.bmc_details import bmc_document
 from nodewarden.api.capabilities import capabilities_document
 from nodewarden.api.details import (
     agent_document,
@@ -315,6 +316,7 @@ VERBS: dict[str, Verb] = {
     "events": Verb(_events, "read", EventsParams),
     "explain": Verb(_explain, "read", ExplainParams),
     "host": _showing(host_document),
+    "bmc": _showing(bmc_document),
     "topology": Verb(_topology, "read", Nothing),
     "agent": _showing(agent_document),
     "arm": Verb(_arm, "control", Why),

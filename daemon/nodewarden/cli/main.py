@@ -22,6 +22,7 @@ _VERBS = {
     "jobs": ("show", "jobs", "The training jobs on this node."),
     "caps": ("show", "caps", "Power caps in force, with cause and end."),
     "host": ("host", "host", "The host: processors, drives, network ports, sensors."),
+    "bmc": ("bmc", "bmc", "The server as its BMC sees it (bmc show); find out what a BMC is (bmc discover)."),
     "topology": ("topology", "topology", "How near GPUs and network cards are to each other."),
     "events": ("events", "events", "What happened and what was decided."),
     "doctor": ("doctor", "doctor", "Check the installation and say what to do."),

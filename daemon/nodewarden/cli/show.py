@@ -207,8 +207,9 @@ def _unlinked(document: Document) -> list[str]:
     lines = []
     for job in document["unlinked"]:
         held = f"{len(job['gpus'])} GPU{'s' if len(job['gpus']) > 1 else ''}"
-        lines.append(where.fit(f"{job['id']} on {held}, known by {job['source']}"))
-    return ["", where.fit("Not connected, so nothing can be asked of them:"), *lines] if lines else []
+        lines += where.wrap(f"{job['id']} on {held}, known by {job['source']}", rest="  ")
+    head = where.wrap("Not connected, so nothing can be asked of them:")
+    return ["", *(where.fit(line) for line in (*head, *lines))] if lines else []
 
 
 def _job_row(job: Document) -> list[Cell]:

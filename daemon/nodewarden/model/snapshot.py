@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from nodewarden.model.bmc import BmcSnapshot
 from nodewarden.model.feeds import FeedSnapshot
 from nodewarden.model.host import HostSnapshot
 from nodewarden.model.quantity import Labels
@@ -344,6 +345,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     outlets: dict[str, Number] = {}
     feeds: dict[str, FeedSnapshot] = {}
     host: HostSnapshot = HostSnapshot()
+    bmc: BmcSnapshot = BmcSnapshot()
     jobs: tuple[JobSnapshot, ...] = ()
     xids: dict[str, GpuXids] = {}
     switches: dict[str, SwitchErrors] = {}

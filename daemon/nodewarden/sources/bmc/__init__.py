@@ -1,0 +1,1 @@
+"""The server's management controller: Redfish, IPMI, SNMP."""
