@@ -4,6 +4,7 @@ Tests use it to show what a scenario does to the boards with and without the pol
 """
 
 import hashlib
+import math
 from typing import Any
 
 import msgspec
@@ -14,15 +15,17 @@ from nodewarden.model.readings import Absent, Reading
 from nodewarden.model.setpoints import Cause, Setpoints
 from nodewarden.model.snapshot import SLOW_REASONS, GpuSnapshot, JobSnapshot, NodeSnapshot, Number
 from nodewarden.policy import decide, initial_state, worth_writing
-from nodewarden.sim.gpus import BOARD, MODEL, SimDevice, uuid_of
+from nodewarden.sim.gpus import SimDevice, uuid_of
 from nodewarden.sim.job_model import JobModel
-from nodewarden.sim.plant import DT_S, MAX_W, MIN_W, Plant
-from nodewarden.sim.scenario import Scenario, plant_for
+from nodewarden.sim.plant import DT_S, Plant
+from nodewarden.sim.reversals import Reversals
+from nodewarden.sim.scenario import Scenario, settled
 
 JOB = "toy"
 LIMIT = "rack-pdu"
 PDU_PUBLISH_S = 5.0
 PDU_LATE_S = 1.5
+LAST_S = 60.0
 STEPS_PER_TICK = round(1.0 / DT_S)
 
 
@@ -31,27 +34,43 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     Attributes:
         steps: training steps finished.
+        lost: share of the healthy node's steps that were not done; None where that node is not known.
         hottest_c, lowest_margin_c: of the worst board at the worst moment; the margin is negative above a limit.
+        above_max_op_s: board-seconds above max-operating (core or HBM). hbm_hot_s: of HBM alone.
+        slowdown_samples: tenths of a second with any board at or above its slowdown threshold.
         hw_slowdown_s: board-seconds in hardware slowdown.
         boards_lost: boards that switched themselves off.
-        lowest_cap_w: lowest cap that was written. cap_writes: how many were.
-        top_level: highest rung of the ladder.
+        lowest_cap_w: lowest cap that was written (0 = none was). cap_writes: how many were.
+        late_writes: of those, in the last minute of the run.
+        reversals: changes of direction of the job's speed by more than 5 %.
+        least_spread: lowest slowest/fastest clock of a step while capped.
+        top_level: highest rung of the ladder. paused_s: how long the job stood.
         checkpoint_step: step of the last checkpoint that was asked for and finished.
+        energy_j: of all boards.
         events: scenario second and event, in order.
         caps_at_end_w: caps in force at the end.
         decisions_sha256: digest of every decision.
     """
 
     steps: int = 0
+    lost: float | None = None
     hottest_c: float = 0.0
     lowest_margin_c: float = 99.0
+    above_max_op_s: float = 0.0
+    hbm_hot_s: float = 0.0
+    slowdown_samples: int = 0
     hw_slowdown_s: float = 0.0
     boards_lost: int = 0
-    lowest_cap_w: float = MAX_W
+    lowest_cap_w: float = 0.0
     cap_writes: int = 0
+    late_writes: int = 0
+    reversals: int = 0
+    least_spread: float = 1.0
     top_level: int = 0
     lowest_duty: float = 1.0
+    paused_s: float = 0.0
     checkpoint_step: int | None = None
+    energy_j: float = 0.0
     events: list[tuple[float, Event]] = []
     caps_at_end_w: list[float] = []
     decisions_sha256: str = ""
@@ -69,24 +88,10 @@ class ClosedLoop:
     def __init__(self, scenario: Scenario, *, seed: int = 1, armed: bool = True, limits: Limits | None = None) -> None:
         self.scenario = scenario
         self.armed = armed
-        self.plant: Plant = plant_for(scenario, seed)
+        self.plant: Plant
+        self.plant, self._healthy_steps_per_s = settled(scenario, seed)
         self.job = JobModel(self.plant, checkpoint_s=scenario.save_s)
-        self.limits = limits or Limits(
-            gpus={
-                uuid_of(gpu.index): GpuLimits(
-                    min_w=MIN_W,
-                    max_w=MAX_W,
-                    prior_w=MAX_W,
-                    kind="tlimit",
-                    max_op_c=BOARD.max_op_c or 0.0,
-                    slowdown_c=BOARD.slowdown_c or 0.0,
-                    shutdown_c=BOARD.shutdown_c or 0.0,
-                    hbm_max_op_c=None,
-                )
-                for gpu in self.plant.gpus
-            },
-            outlets={LIMIT: scenario.pdu_limit_w},
-        )
+        self.limits = limits or limits_of(self.plant, scenario)
         self.setpoints = Setpoints()
         self.outcome = Outcome()
         self._state: Any = initial_state(self.limits)
@@ -95,16 +100,33 @@ class ClosedLoop:
         self._published: list[tuple[float, float]] = []
         self._checkpoint_wanted = False
         self._steps_at_tick: list[tuple[float, int]] = []
+        self._reversals = Reversals()
+        self._began_j = math.fsum(gpu.energy_j for gpu in self.plant.gpus)
+        self._last_step = 0
+        self._stopped = False
 
     def run(self) -> Outcome:
         """Run the whole scenario."""
         while self.plant.scenario_s < self.scenario.duration_s:
             self.tick()
-        outcome = self.outcome
+        return self.finish()
+
+    def finish(self) -> Outcome:
+        """What it came to until now."""
+        outcome, plant = self.outcome, self.plant
         outcome.steps = self.job.steps
+        if self._healthy_steps_per_s is not None and self.job.steps:
+            # Up to the end of the last step: the part of a step that is under way is nobody's loss.
+            healthy = self._healthy_steps_per_s * plant.scenario_s
+            began = min(1.0, (plant.now_s - self.job.step_ended_s) * self._healthy_steps_per_s)
+            outcome.lost = max(0.0, 1.0 - (self.job.steps + began * self.job.step_speed) / healthy)
+        elif self._healthy_steps_per_s is not None:
+            outcome.lost = 1.0
         outcome.checkpoint_step = self.job.checkpoint_step
-        outcome.caps_at_end_w = [gpu.cap_w for gpu in self.plant.gpus]
-        outcome.boards_lost = sum(gpu.off for gpu in self.plant.gpus)
+        outcome.caps_at_end_w = [gpu.cap_w for gpu in plant.gpus]
+        outcome.boards_lost = sum(gpu.off for gpu in plant.gpus)
+        outcome.reversals = self._reversals.count
+        outcome.energy_j = math.fsum(gpu.energy_j for gpu in plant.gpus) - self._began_j
         outcome.decisions_sha256 = self._digest.hexdigest()
         return outcome
 
@@ -114,7 +136,7 @@ class ClosedLoop:
         if not self._published or now_s - self._published[-1][0] >= PDU_PUBLISH_S - 1e-6:
             self._published.append((now_s, self.plant.plug_power_w()))
         snapshot = self.snapshot()
-        self._state, self.setpoints, events = decide(self._state, snapshot, self.limits, now_s)
+        self.setpoints, events = self.decide(snapshot, now_s)
         self._digest.update(msgspec.msgpack.encode((self.setpoints, events)))
         self.outcome.events += [(self.plant.scenario_s, event) for event in events]
         self.outcome.top_level = max(self.outcome.top_level, int(self.setpoints.level))
@@ -124,6 +146,11 @@ class ClosedLoop:
             self.job.step(DT_S)
             self.plant.step(DT_S)
             self._watch()
+
+    def decide(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Setpoints, list[Event]]:
+        """One decision of the policy; what takes its place overrides this."""
+        self._state, setpoints, events = decide(self._state, snapshot, self.limits, now_s)
+        return setpoints, events
 
     def snapshot(self) -> NodeSnapshot:
         """What the agent would know now."""
@@ -140,16 +167,18 @@ class ClosedLoop:
         )
 
     def _gpu(self, device: SimDevice, now_s: float) -> GpuSnapshot:
-        identity = device.identity
+        identity, board = device.identity, self.plant.board
         if self.plant.gpus[identity.index].off:
-            return GpuSnapshot(uuid=identity.uuid, index=identity.index, model=MODEL, board=BOARD, health="lost")
+            return GpuSnapshot(
+                uuid=identity.uuid, index=identity.index, model=board.name, board=board.told, health="lost"
+            )
         fast = device.read_fast()
         bits = fast.slow_bits or 0
         blank = GpuSnapshot(
             uuid=identity.uuid,
             index=identity.index,
-            model=MODEL,
-            board=BOARD,
+            model=board.name,
+            board=board.told,
             slow=Reading(tuple(name for bit, name in enumerate(SLOW_REASONS) if bits >> bit & 1), now_s),
         )
         return msgspec.structs.replace(blank, **{name: Reading(value, now_s) for name, value in fast.values.items()})
@@ -183,10 +212,12 @@ class ClosedLoop:
                 continue
             device.set_cap_w(cap.w)
             outcome.cap_writes += 1
-            outcome.lowest_cap_w = min(outcome.lowest_cap_w, cap.w)
+            outcome.late_writes += self.plant.scenario_s >= self.scenario.duration_s - LAST_S
+            outcome.lowest_cap_w = min(outcome.lowest_cap_w or cap.w, cap.w)
         self.job.duty = setpoints.job.duty
         outcome.lowest_duty = min(outcome.lowest_duty, setpoints.job.duty)
-        self.job.paused = setpoints.job.request == "pause"
+        self._stopped |= setpoints.job.request == "stop"
+        self.job.paused = self._stopped or setpoints.job.request == "pause"
         wanted = setpoints.job.request == "checkpoint"
         if wanted and not self._checkpoint_wanted:
             self.job.checkpoint_asked = True
@@ -194,9 +225,43 @@ class ClosedLoop:
 
     def _watch(self) -> None:
         outcome = self.outcome
+        at_slowdown = False
         for gpu in self.plant.gpus:
-            margin_c = gpu.margin_c
-            outcome.hottest_c = max(outcome.hottest_c, gpu.junction_c)
+            margin_c, junction_c = gpu.margin_c, gpu.junction_c
+            outcome.hottest_c = max(outcome.hottest_c, junction_c)
             outcome.lowest_margin_c = min(outcome.lowest_margin_c, margin_c)
+            at_slowdown |= junction_c >= gpu.board.slowdown_c
+            if margin_c < 0.0:
+                outcome.above_max_op_s += DT_S
+                outcome.hbm_hot_s += DT_S * (gpu.hbm_c >= gpu.board.hbm_max_op_c)
             if gpu.firmware.hw_active:
                 outcome.hw_slowdown_s += DT_S
+        outcome.slowdown_samples += at_slowdown
+        outcome.paused_s += DT_S * (self.job.paused and self.plant.gpus[0].phase == "pause")
+        if self.job.steps != self._last_step:
+            self._last_step = self.job.steps
+            self._reversals.see(self.job.step_speed)
+            if any(gpu.cap_w < gpu.board.max_w for gpu in self.plant.gpus):
+                outcome.least_spread = min(outcome.least_spread, self.job.spread)
+
+
+def limits_of(plant: Plant, scenario: Scenario) -> Limits:
+    """What the boards and the scenario say must not be passed."""
+    board = plant.board
+    told = board.told
+    return Limits(
+        gpus={
+            uuid_of(gpu.index): GpuLimits(
+                min_w=board.min_w,
+                max_w=board.max_w,
+                prior_w=board.max_w,
+                kind=board.kind,
+                max_op_c=told.max_op_c or 0.0,
+                slowdown_c=told.slowdown_c or 0.0,
+                shutdown_c=told.shutdown_c or 0.0,
+                hbm_max_op_c=told.hbm_max_op_c,
+            )
+            for gpu in plant.gpus
+        },
+        outlets={LIMIT: scenario.pdu_limit_w},
+    )

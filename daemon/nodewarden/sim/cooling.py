@@ -19,9 +19,14 @@ FaultKind = Literal[
     "clogged_filter",
     "pump_degraded",
     "pump_stop",
+    "leak",  # a quick disconnect: the flow falls over minutes
+    "cold_plate",  # one GPU: an air bubble, a blocked channel
+    "paste",  # one GPU: what conducts between die and sink
 ]
 
-# What is left of the flow (1 = all), or for the hot aisle the degC on top, when the scenario does not say.
+RESISTANCE_KINDS = frozenset({"cold_plate", "paste"})
+# What is left of the flow (1 = all), for the hot aisle the degC on top, for one GPU's faults the factor on its thermal
+# resistance, when the scenario does not say.
 DEFAULT_VALUE: dict[str, float] = {
     "fan": 0.6,
     "fan_bank": 0.3,
@@ -31,9 +36,12 @@ DEFAULT_VALUE: dict[str, float] = {
     "clogged_filter": 0.45,
     "pump_degraded": 0.14,
     "pump_stop": 0.02,
+    "leak": 0.10,
+    "cold_plate": 2.0,
+    "paste": 1.6,
 }
 # How long it takes to arrive, when the scenario does not say.
-DEFAULT_RAMP_S: dict[str, float] = {"hot_aisle": 90.0, "clogged_filter": 900.0}
+DEFAULT_RAMP_S: dict[str, float] = {"hot_aisle": 90.0, "clogged_filter": 900.0, "leak": 240.0, "paste": 60.0}
 HUNTING_PERIOD_S = 90.0
 MIN_FLOW = 0.01
 
@@ -73,9 +81,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         at_s, until_s: scenario seconds at which it starts and at which it is repaired (None = never).
-        value: what is left of the flow, 1 = all of it; for "hot_aisle" the degC on top of the inlet.
+        value: what is left of the flow, 1 = all of it; for "hot_aisle" the degC on top of the inlet; for "cold_plate"
+            (sink to coolant) and "paste" (die to sink) the factor on the thermal resistance.
         ramp_s: how long it takes to arrive; repair takes as long.
         lanes: the lanes it concerns, empty = all (a fan bank concerns two lanes).
+        gpu: the GPU that "cold_plate" or "paste" concerns.
     """
 
     kind: FaultKind
@@ -84,6 +94,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     value: float | None = None
     ramp_s: float | None = None
     lanes: tuple[int, ...] = ()
+    gpu: int = 0
 
     def share(self, t_s: float) -> float:
         """How much of the fault is there at `t_s`: 0 = nothing, 1 = all of it."""
@@ -99,7 +110,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def flow(self, t_s: float, lane: int) -> float:
         """The flow that this fault leaves to `lane` at `t_s`; 1 = all of it."""
-        if self.kind == "hot_aisle" or (self.lanes and lane not in self.lanes):
+        if self.kind == "hot_aisle" or self.kind in RESISTANCE_KINDS or (self.lanes and lane not in self.lanes):
             return 1.0
         share = self.share(t_s)
         left = self.value if self.value is not None else DEFAULT_VALUE[self.kind]
@@ -121,4 +132,14 @@ def flows(faults: Sequence[Fault], t_s: float) -> tuple[float, ...]:
 
 def inlet_rise_c(faults: Sequence[Fault], t_s: float) -> float:
     """How much warmer the inlet is than normal at `t_s`."""
-    return sum(fault.inlet_rise_c(t_s) for fault in faults)
+    return math.fsum(fault.inlet_rise_c(t_s) for fault in faults)
+
+
+def resistance(faults: Sequence[Fault], t_s: float, kind: FaultKind, gpu: int) -> float:
+    """Factor on one thermal resistance of one GPU at `t_s`, from the faults of this kind; 1 = healthy."""
+    factor = 1.0
+    for fault in faults:
+        if fault.kind == kind and fault.gpu == gpu:
+            value = fault.value if fault.value is not None else DEFAULT_VALUE[kind]
+            factor *= 1.0 + fault.share(t_s) * (value - 1.0)
+    return factor

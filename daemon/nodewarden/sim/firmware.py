@@ -5,15 +5,12 @@ The last line of defence in reality as here; the agent's claim is that it is not
 
 from typing import Literal
 
+from nodewarden.sim.boards import H100, BoardModel
+
 SwThermal = Literal["ideal", "coarse", "none"]
 
-MAX_OP_C = 87.0
-SLOWDOWN_C = 89.0
-SHUTDOWN_C = 95.0
-HBM_MAX_OP_C = 95.0
-
-SLOWDOWN_ENDS_C = 86.0
-COARSE_ENDS_C = 82.0
+SLOWDOWN_ENDS_BELOW_C = 3.0
+COARSE_ENDS_BELOW_C = 5.0
 COARSE_FACTOR = 0.6
 IDEAL_STEP_PER_S = 0.1  # one percent of the clock every 0.1 s, down while too hot and up again below
 MIN_FACTOR = 0.2
@@ -29,9 +26,10 @@ class Firmware:
         off: it switched itself off, and stays off until a reset.
     """
 
-    __slots__ = ("enabled", "hw_active", "hw_seconds", "off", "sw", "sw_active", "sw_factor")
+    __slots__ = ("board", "enabled", "hw_active", "hw_seconds", "off", "sw", "sw_active", "sw_factor")
 
-    def __init__(self, sw: SwThermal = "ideal", *, enabled: bool = True) -> None:
+    def __init__(self, sw: SwThermal = "ideal", *, enabled: bool = True, board: BoardModel = H100) -> None:
+        self.board = board
         self.sw = sw
         self.enabled = enabled
         self.sw_factor = 1.0
@@ -44,16 +42,17 @@ class Firmware:
         """Advance by `dt_s`; the factor on the clock, 0 when the board is off."""
         if not self.enabled:
             return 1.0
-        if self.off or junction_c >= SHUTDOWN_C:
+        board = self.board
+        if self.off or junction_c >= board.shutdown_c:
             self.off = True
             return 0.0
-        if junction_c >= SLOWDOWN_C:
+        if junction_c >= board.slowdown_c:
             self.hw_active = True
-        elif junction_c < SLOWDOWN_ENDS_C:
+        elif junction_c < board.slowdown_c - SLOWDOWN_ENDS_BELOW_C:
             self.hw_active = False
         if self.hw_active:
             self.hw_seconds += dt_s
-        too_hot = junction_c >= MAX_OP_C or hbm_c >= HBM_MAX_OP_C
+        too_hot = junction_c >= board.max_op_c or hbm_c >= board.hbm_max_op_c
         if self.sw == "ideal":
             change = IDEAL_STEP_PER_S * dt_s
             self.sw_factor = max(MIN_FACTOR, self.sw_factor - change) if too_hot else min(1.0, self.sw_factor + change)
@@ -61,7 +60,7 @@ class Firmware:
         elif self.sw == "coarse":
             if too_hot:
                 self.sw_active = True
-            elif junction_c < COARSE_ENDS_C:
+            elif junction_c < board.max_op_c - COARSE_ENDS_BELOW_C:
                 self.sw_active = False
             self.sw_factor = COARSE_FACTOR if self.sw_active else 1.0
         return self.sw_factor * (0.5 if self.hw_active else 1.0)

@@ -1,4 +1,4 @@
-"""The simulated GPU library: the Protocols of `devices.gpu_library` on the plant, answering as an H100 SXM does."""
+"""The simulated GPU library: the Protocols of `devices.gpu_library` on the plant, answering as such a board does."""
 
 from collections.abc import Callable, Hashable, Sequence
 
@@ -12,28 +12,15 @@ from nodewarden.devices.gpu_library import (
     XidEvent,
 )
 from nodewarden.errors import DeviceError, DeviceLostError, NotSupportedError
-from nodewarden.model.snapshot import SLOW_REASONS, GpuBoard, LinkState
-from nodewarden.sim.firmware import MAX_OP_C, SHUTDOWN_C, SLOWDOWN_C
-from nodewarden.sim.plant import LINKS, MAX_SM_HZ, MAX_W, MIN_W, GpuPlant, Plant
+from nodewarden.model.snapshot import SLOW_REASONS, LinkState
+from nodewarden.sim.plant import LINKS, GpuPlant, Plant
 
-MODEL = "NVIDIA H100 80GB HBM3"
 DRIVER_VERSION = "590.48.01-twin"
 MEMORY_BYTES = 81559 * 2.0**20
 JOB_MEMORY_BYTES = 74000 * 2.0**20
 IDLE_MEMORY_BYTES = 500 * 2.0**20
 MEMORY_HZ = 2619e6
 
-# Offsets to T.Limit 0, as driver 590 gives them: slowdown -2, shutdown -8.
-BOARD = GpuBoard(
-    min_w=MIN_W,
-    max_w=MAX_W,
-    default_w=MAX_W,
-    kind="tlimit",
-    max_op_c=0.0,
-    slowdown_c=MAX_OP_C - SLOWDOWN_C,
-    shutdown_c=MAX_OP_C - SHUTDOWN_C,
-    hbm_max_op_c=None,  # T.Limit already is the margin of whatever is nearest to its limit, HBM included
-)
 BUSY = frozenset({"compute", "wait", "all_reduce"})
 
 
@@ -64,7 +51,10 @@ class SimDevice:
         self._gpu = plant.gpus[index]
         self._pids = pids
         self.identity = GpuIdentity(
-            uuid=uuid_of(index), index=index, model=MODEL, pci_bus_id=f"00000000:{0x19 + 0x12 * index:02X}:00.0"
+            uuid=uuid_of(index),
+            index=index,
+            model=plant.board.name,
+            pci_bus_id=f"00000000:{0x19 + 0x12 * index:02X}:00.0",
         )
 
     def _alive(self) -> GpuPlant:
@@ -80,15 +70,16 @@ class SimDevice:
                 "junction_c": float(gpu.read_junction_c),
                 "hbm_c": float(gpu.read_hbm_c),
                 "margin_c": float(gpu.read_margin_c),
-                "power_w": round(gpu.mean_w, 3),
-                "power_instant_w": round(gpu.power_w, 3),
-                "energy_j": round(gpu.energy_j, 3),
+                "power_w": round(gpu.mean_w * gpu.meter_gain, 3),
+                "power_instant_w": round(gpu.power_w * gpu.meter_gain, 3),
+                "energy_j": round(gpu.energy_j * gpu.meter_gain, 3),
                 "cap_w": gpu.cap_w,
                 "enforced_w": gpu.cap_w,
                 "utilisation": 1.0 if gpu.phase in BUSY else 0.0,
                 "memory_used_bytes": JOB_MEMORY_BYTES if self._pids() else IDLE_MEMORY_BYTES,
                 "memory_total_bytes": MEMORY_BYTES,
-                "sm_clock_hz": round(gpu.speed * MAX_SM_HZ / 15e6) * 15e6,  # the clock moves in bins of 15 MHz
+                "sm_clock_hz": round(gpu.speed * gpu.board.max_sm_hz / 15e6)
+                * 15e6,  # the clock moves in bins of 15 MHz
                 "memory_clock_hz": MEMORY_HZ,
             },
             slow_bits=slow_bits(gpu),
@@ -101,8 +92,8 @@ class SimDevice:
         per_link = float(int(gpu.link_bytes / LINKS))
         return SlowValues(
             rare=rare,
-            more={"max_clock_hz": {("sm",): MAX_SM_HZ, ("memory",): MEMORY_HZ}},
-            board=BOARD,
+            more={"max_clock_hz": {("sm",): gpu.board.max_sm_hz, ("memory",): MEMORY_HZ}},
+            board=gpu.board.told,
             links=tuple(LinkState(link, active=True, tx_bytes=per_link, rx_bytes=per_link) for link in range(LINKS)),
             pids=self._pids(),
         )
@@ -114,13 +105,14 @@ class SimDevice:
             junction_c=float(gpu.read_junction_c),
             hbm_c=float(gpu.read_hbm_c),
             margin_c=float(gpu.read_margin_c),
-            power_instant_w=round(gpu.power_w, 3),
+            power_instant_w=round(gpu.power_w * gpu.meter_gain, 3),
         )
 
     def cap_range_w(self) -> CapRange:
         """200 to 700 W."""
         self._alive()
-        return CapRange(min_w=MIN_W, max_w=MAX_W, default_w=MAX_W)
+        board = self._gpu.board
+        return CapRange(min_w=board.min_w, max_w=board.max_w, default_w=board.max_w)
 
     def get_cap_w(self) -> float:
         """The limit that was last asked for."""
@@ -133,9 +125,10 @@ class SimDevice:
     def set_cap_w(self, w: float) -> None:
         """Ask for a power limit, rounded to whole milliwatts."""
         gpu = self._alive()
-        if not MIN_W <= w <= MAX_W:
+        low_w, high_w = gpu.board.min_w, gpu.board.max_w
+        if not low_w <= w <= high_w:
             raise DeviceError(
-                f"power cap {w:g} W refused for GPU {gpu.index}: allowed {MIN_W:g} to {MAX_W:g} W", "out_of_range"
+                f"power cap {w:g} W refused for GPU {gpu.index}: allowed {low_w:g} to {high_w:g} W", "out_of_range"
             )
         gpu.set_cap_w(round(w * 1000) / 1000, self._plant.now_s)
 

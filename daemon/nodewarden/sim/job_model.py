@@ -15,6 +15,9 @@ class JobModel:
         duty: share of time that it is asked to run, 1 = not throttled.
         paused: it stands still from the next step boundary on.
         steps: finished steps.
+        step_ended_s: when the last of them ended.
+        step_speed: compute speed of the last finished step, that of its slowest board; 1 = full clock.
+        spread: in that step, the slowest board's mean speed against the fastest one's.
         checkpoint_step: step of the last finished checkpoint, None = none yet.
     """
 
@@ -24,6 +27,10 @@ class JobModel:
         self.duty = 1.0
         self.paused = False
         self.steps = 0
+        self.step_ended_s = plant.now_s
+        self.step_speed = 1.0
+        self.spread = 1.0
+        self._took_s = [COMPUTE_S] * len(plant.gpus)
         self.checkpoint_step: int | None = None
         self.checkpoint_at_s: float | None = None
         self.checkpoint_asked = False
@@ -52,13 +59,17 @@ class JobModel:
         for i, gpu in enumerate(self._plant.gpus):
             if gpu.phase == "compute":
                 self._work_s[i] += gpu.work_speed * dt_s
+                self._took_s[i] += dt_s
         if all(work_s >= COMPUTE_S for work_s in self._work_s):
+            speeds = [work / took if took > 0 else 1.0 for work, took in zip(self._work_s, self._took_s, strict=True)]
+            self.step_speed, self.spread = min(speeds), min(speeds) / max(speeds)
             self._begin("all_reduce", ALL_REDUCE_S)
 
     def _next(self) -> None:
         now_s = self._plant.now_s
         if self._phase == "all_reduce":
             self.steps += 1
+            self.step_ended_s = now_s
             if self.checkpoint_asked:
                 self.checkpoint_asked = False
                 self._begin("checkpoint", self._checkpoint_s)
@@ -76,4 +87,5 @@ class JobModel:
         self._phase, self._left_s = phase, for_s
         if phase == "compute":
             self._work_s = [0.0] * len(self._work_s)
+            self._took_s = [0.0] * len(self._work_s)
             self._step_began_s = self._plant.now_s

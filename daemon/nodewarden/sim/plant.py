@@ -1,4 +1,4 @@
-"""The node's heat and power: eight H100 SXM boards, each a die, its HBM and a heat sink, in lanes of air or coolant.
+"""The node's heat and power: eight H100 or A100 SXM boards, each a die, its HBM and a heat sink, in lanes.
 
 Plain Python and explicit Euler: one step of 0.1 s for the whole node costs well under 0.1 ms, so that the twin runs in
 real time on a fraction of a core and an hour of closed loop takes seconds. Times are seconds since the plant was
@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from nodewarden.sim.cooling import COOLING, LANES, Cooling, Fault, flows, inlet_rise_c
-from nodewarden.sim.firmware import HBM_MAX_OP_C, HBM_SPEED_FACTOR, MAX_OP_C, Firmware, SwThermal
+from msgspec import structs
+
+from nodewarden.sim.boards import BOARDS, H100, BoardModel, BoardName
+from nodewarden.sim.cooling import COOLING, LANES, RESISTANCE_KINDS, Cooling, Fault, flows, inlet_rise_c, resistance
+from nodewarden.sim.firmware import HBM_SPEED_FACTOR, Firmware, SwThermal
+from nodewarden.sim.lies import Liar, Lie
 
 DT_S = 0.1
 GPUS = 2 * LANES
 
-MIN_W = 200.0
-MAX_W = 700.0
-MAX_SM_HZ = 1980e6
-DYNAMIC_W = 850.0  # what the chip would draw above idle at full clock and full activity; the cap never lets it
 CAP_DELAY_S = 0.1
 CAP_TAU_S = 0.2
 V_MIN_SPEED = 0.5  # below this clock the voltage no longer falls, so power is linear in it
@@ -49,9 +49,9 @@ OVERLAPPED_SHARE = 0.30  # of the gradients, sent while the backward pass still 
 COMPUTE_S = 1.60
 
 
-def speed_at(watts_above_idle: float) -> float:
+def speed_at(watts_above_idle: float, dynamic_w: float = H100.dynamic_w) -> float:
     """Clock, as a share of the maximum, at which a fully used chip draws `watts_above_idle`; at most 1."""
-    g = watts_above_idle / DYNAMIC_W
+    g = watts_above_idle / dynamic_w
     if g <= 0.0:
         return MIN_SPEED
     speed = math.pow(g, 0.4) if g >= V_MIN_POWER else g * V_MIN_SPEED / V_MIN_POWER
@@ -71,6 +71,7 @@ class GpuPlant:
         "_cap_next_w",
         "_history",
         "_random",
+        "board",
         "cap_eff_w",
         "cap_w",
         "dynamic_share",
@@ -82,6 +83,7 @@ class GpuPlant:
         "junction_c",
         "link_bytes",
         "mean_w",
+        "meter_gain",
         "phase",
         "power_capped",
         "power_w",
@@ -95,14 +97,18 @@ class GpuPlant:
         "work_speed",
     )
 
-    def __init__(self, index: int, *, seed: int, start_c: float, firmware: Firmware, spread: float) -> None:
+    def __init__(
+        self, index: int, *, seed: int, start_c: float, firmware: Firmware, spread: float, meter_error: float = 0.0
+    ) -> None:
         self._random = random.Random(f"{seed}/{index}")
         self.index = index
+        self.board = firmware.board
         self.firmware = firmware
         self.dynamic_share = 1.0 + spread * self._random.uniform(-0.03, 0.03)
         self.r_share = 1.0 + spread * self._random.uniform(-0.02, 0.02)
+        self.meter_gain = 1.0 + (self._random.uniform(-meter_error, meter_error) if meter_error else 0.0)
         self.junction_c = self.hbm_c = self.sink_c = start_c
-        self.cap_w = self.cap_eff_w = self._cap_next_w = MAX_W
+        self.cap_w = self.cap_eff_w = self._cap_next_w = self.board.max_w
         self._cap_applies_s = 0.0
         self.phase: Phase = "idle"
         self.speed = self.work_speed = 1.0
@@ -112,8 +118,9 @@ class GpuPlant:
         self._history = deque([(0.0, 0.0)])
         self.power_capped = False
         self.reason_s = {"sw_power_cap": 0.0, "sw_thermal": 0.0, "hw_slowdown": 0.0, "hw_thermal": 0.0}
-        self.read_junction_c = self.read_hbm_c = round(start_c)
-        self.read_margin_c = round(MAX_OP_C - start_c)
+        self.read_junction_c: float = round(start_c)
+        self.read_hbm_c: float = self.read_junction_c
+        self.read_margin_c: float = round(self.board.max_op_c - start_c)
 
     @property
     def off(self) -> bool:
@@ -123,7 +130,7 @@ class GpuPlant:
     @property
     def margin_c(self) -> float:
         """Degrees to the nearest limit, exactly; negative above it."""
-        return min(MAX_OP_C - self.junction_c, HBM_MAX_OP_C - self.hbm_c)
+        return min(self.board.max_op_c - self.junction_c, self.board.hbm_max_op_c - self.hbm_c)
 
     def set_cap_w(self, watts: float, now_s: float) -> None:
         """Ask for a cap; it begins to act 0.1 s later and settles within a second."""
@@ -131,31 +138,42 @@ class GpuPlant:
         self._cap_next_w = watts
         self._cap_applies_s = now_s + CAP_DELAY_S
 
-    def step(self, dt_s: float, now_s: float, cooling: Cooling, flow: float, air_c: float) -> None:
-        """Advance by `dt_s` with coolant of `air_c` at this board's sink."""
+    def step(
+        self,
+        dt_s: float,
+        now_s: float,
+        cooling: Cooling,
+        flow: float,
+        air_c: float,
+        plate_factor: float = 1.0,
+        paste_factor: float = 1.0,
+    ) -> None:
+        """Advance by `dt_s` with coolant of `air_c` at this board's sink; factors on its thermal resistances."""
+        board = self.board
         if now_s >= self._cap_applies_s - 1e-9:
             self.cap_eff_w += (self._cap_next_w - self.cap_eff_w) * (1.0 - math.exp(-dt_s / CAP_TAU_S))
         factor = self.firmware.step(dt_s, self.junction_c, self.hbm_c)
         activity = ACTIVITY[self.phase]
         # Leakage grows with heat; past 130 degC no chip is left that could leak.
-        idle_w = 70.0 + 30.0 * math.exp((min(self.junction_c, 130.0) - 70.0) / 40.0)
-        dynamic_w = DYNAMIC_W * self.dynamic_share * activity
+        idle_w = board.idle_w + board.leak_w * math.exp((min(self.junction_c, 130.0) - 70.0) / 40.0)
+        dynamic_w = board.dynamic_w * self.dynamic_share * activity
         if factor <= 0.0:
             self.speed = 0.0
             power_w = hbm_w = 0.0
             self.power_capped = False
         else:
-            at_cap = speed_at((self.cap_eff_w - idle_w) / (self.dynamic_share * activity)) if activity else 1.0
+            room_w = self.cap_eff_w - idle_w
+            at_cap = speed_at(room_w / (self.dynamic_share * activity), board.dynamic_w) if activity else 1.0
             self.power_capped = at_cap < 1.0 and at_cap <= factor
             self.speed = max(MIN_SPEED, min(at_cap, factor))
             g = math.pow(self.speed, 2.5) if self.speed >= V_MIN_SPEED else self.speed * V_MIN_POWER / V_MIN_SPEED
             power_w = idle_w + dynamic_w * g
-            hbm_w = 45.0 + 55.0 * activity * min(self.speed / 0.87, 1.15)
-        self.work_speed = self.speed * (HBM_SPEED_FACTOR if self.hbm_c >= HBM_MAX_OP_C else 1.0)
-        die_sink_w = (self.junction_c - self.sink_c) / cooling.r_ds
+            hbm_w = board.hbm_idle_w + board.hbm_work_w * activity * min(self.speed / 0.87, 1.15)
+        self.work_speed = self.speed * (HBM_SPEED_FACTOR if self.hbm_c >= board.hbm_max_op_c else 1.0)
+        die_sink_w = (self.junction_c - self.sink_c) / (cooling.r_ds * paste_factor)
         hbm_sink_w = (self.hbm_c - self.sink_c) / cooling.r_hs
         hbm_die_w = (self.hbm_c - self.junction_c) / cooling.r_hd
-        r_sa = (cooling.r_base + cooling.r_flow * flow**-cooling.flow_power) * self.r_share
+        r_sa = (cooling.r_base + cooling.r_flow * flow**-cooling.flow_power) * self.r_share * plate_factor
         out_w = (self.sink_c - air_c) / r_sa
         self.junction_c += dt_s * (power_w - hbm_w + hbm_die_w - die_sink_w) / cooling.c_d
         self.hbm_c += dt_s * (hbm_w - hbm_sink_w - hbm_die_w) / cooling.c_h
@@ -191,7 +209,17 @@ class GpuPlant:
         gauss = self._random.gauss
         self.read_junction_c = round(self.junction_c + gauss(0.0, SENSOR_SIGMA_C))
         self.read_hbm_c = round(self.hbm_c + gauss(0.0, SENSOR_SIGMA_C))
-        self.read_margin_c = round(min(MAX_OP_C - self.read_junction_c, HBM_MAX_OP_C - self.read_hbm_c))
+        self.read_margin_c = self._margin_read()
+
+    def _margin_read(self) -> float:
+        return min(self.board.max_op_c - self.read_junction_c, self.board.hbm_max_op_c - self.read_hbm_c)
+
+    def tell(self, junction_c: float) -> None:
+        """Have the core's sensor say this instead of what it measured."""
+        if junction_c != self.read_junction_c:
+            self.read_junction_c = junction_c
+            # min() would hide a NaN behind HBM's margin: the board cannot know better than its sensor.
+            self.read_margin_c = junction_c if math.isnan(junction_c) else self._margin_read()
 
 
 class Plant:
@@ -204,6 +232,11 @@ class Plant:
         sw_thermal: how good the driver's own thermal loop is ("none" = only the hardware slowdown).
         protection: False switches all of the board's own protection off, to see what the physics alone would do.
         spread: 1 = boards differ as real ones do, 0 = all alike.
+        board: which model of GPU.
+        r_factor, r_ds_factor, c_factor: on the thermal resistance to the coolant (one, or one per GPU), on that from
+            die to sink, and on the heat capacity of the sinks.
+        meter_error: each board's power meter is off by a constant share of up to this much.
+        lies: temperature sensors that do not tell the truth.
     """
 
     def __init__(
@@ -215,9 +248,25 @@ class Plant:
         sw_thermal: SwThermal = "ideal",
         protection: bool = True,
         spread: float = 1.0,
+        board: BoardName = "h100",
+        r_factor: float | Sequence[float] = 1.0,
+        r_ds_factor: float = 1.0,
+        c_factor: float = 1.0,
+        meter_error: float = 0.0,
+        lies: Sequence[Lie] = (),
     ) -> None:
-        self.cooling = COOLING[cooling]
-        self.faults = tuple(faults)
+        self.board: BoardModel = BOARDS[board]
+        base = COOLING[cooling]
+        self.cooling = structs.replace(
+            base,
+            r_ds=base.r_ds * self.board.r_scale * r_ds_factor,
+            r_base=base.r_base * self.board.r_scale,
+            r_flow=base.r_flow * self.board.r_scale,
+            c_s=base.c_s * c_factor,
+        )
+        self._r_factors = (r_factor,) * GPUS if isinstance(r_factor, int | float) else tuple(r_factor)
+        self._liar = Liar(lies)
+        self._lying = bool(lies)
         self.now_s = self.begin_s = 0.0
         self.flows = (1.0,) * LANES
         self.inlet_c = self.cooling.inlet_c
@@ -227,15 +276,18 @@ class Plant:
                 index,
                 seed=seed,
                 start_c=start_c,
-                firmware=Firmware(sw_thermal, enabled=protection),
+                firmware=Firmware(sw_thermal, enabled=protection, board=self.board),
                 spread=spread,
+                meter_error=meter_error,
             )
             for index in range(GPUS)
         )
+        self.begin(faults)
 
     def begin(self, faults: Sequence[Fault]) -> None:
         """Call this moment second 0 of a scenario with these faults; the clock runs on."""
         self.faults = tuple(faults)
+        self._one_gpu = any(fault.kind in RESISTANCE_KINDS for fault in self.faults)
         self.begin_s = self.now_s
 
     def step(self, dt_s: float = DT_S) -> None:
@@ -247,8 +299,23 @@ class Plant:
             front, rear = self.gpus[lane], self.gpus[lane + LANES]
             # The rear board breathes what the front one gives off, which cannot be warmer than the front sink itself.
             preheat_c = min(0.85 * front.mean_w / (self.cooling.mcp * flow), max(0.0, front.sink_c - self.inlet_c))
-            front.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c)
-            rear.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c + preheat_c)
+            front.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c, *self._resistances(lane))
+            rear.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c + preheat_c, *self._resistances(lane + LANES))
+        if self._lying:
+            told = self._liar.told([gpu.read_junction_c for gpu in self.gpus], self.scenario_s)
+            for gpu, junction_c in zip(self.gpus, told, strict=True):
+                gpu.tell(junction_c)
+
+    def _resistances(self, gpu: int) -> tuple[float, float]:
+        """Factors on the resistances sink to coolant and die to sink."""
+        plate = self._r_factors[gpu]
+        if not self._one_gpu:
+            return plate, 1.0
+        t_s = self.scenario_s
+        return (
+            plate * resistance(self.faults, t_s, "cold_plate", gpu),
+            resistance(self.faults, t_s, "paste", gpu),
+        )
 
     @property
     def scenario_s(self) -> float:
@@ -257,7 +324,7 @@ class Plant:
 
     def gpu_power_w(self) -> float:
         """Power of the eight boards together at this moment."""
-        return sum(gpu.power_w for gpu in self.gpus)
+        return math.fsum(gpu.power_w for gpu in self.gpus)
 
     def plug_power_w(self) -> float:
         """What the node draws from the PDU at this moment."""
