@@ -17,7 +17,8 @@ from nodewarden.errors import DeviceError
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024  # the largest seen is XCC's report of 4.7 MB
 MAX_REDIRECTS: Final = 3
-_SESSIONS: Final = "/redfish/v1/SessionService/Sessions"  # the standard's own place; the root's link counts where given
+_ROOT: Final = "/redfish/v1"
+_SESSIONS: Final = "/redfish/v1/SessionService/Sessions"  # the standard's own place; the root's link comes first
 _NO_SESSIONS: Final = frozenset({404, 405, 501})  # iDRAC8 before 2.40: Basic only
 
 
@@ -55,6 +56,8 @@ class RedfishClient:
         self._token: str | None = None
         self._session: str | None = None
         self._basic = False
+        self._place: str | None = None
+        self._denied: set[str] = set()
         self._one_at_a_time = asyncio.Lock()
         self.logins = 0
 
@@ -70,30 +73,49 @@ class RedfishClient:
         """One resource.
 
         Raises:
-            DeviceError: reasons "timeout", "unreachable", "refused" (login or certificate), "not_found", "busy",
-                "no_answer" (anything that is not a JSON object); the text names the BMC and what to do.
+            DeviceError: reasons "timeout", "unreachable", "refused" (login or certificate), "forbidden" (this resource
+                only), "not_found", "busy", "no_answer" (anything that is not a JSON object); the text names the BMC
+                and what to do.
         """
         async with self._one_at_a_time:
             # The service root is for everybody; all else wants a login.
-            if path.partition("?")[0].rstrip("/") != "/redfish/v1" and self._token is None and not self._basic:
+            is_root = path.partition("?")[0].rstrip("/") == _ROOT
+            if not is_root and self._token is None and not self._basic:
                 await self._login()
-            answer = await self._send("GET", path)
-            if answer.status == 401 and not self._basic:  # the session ended, or the BMC restarted
-                self._token = self._session = None
+            answer = await self._read(path)
+            if answer.status == 401 and not self._basic and path not in self._denied:
+                await self._logout()  # the session ended, or the BMC restarted; if neither, it must not be left open
                 await self._login()
-                answer = await self._send("GET", path)
-            return self._object(path, answer)
+                answer = await self._read(path)
+                if answer.status == 401:
+                    self._denied.add(path)
+            found = self._object(path, answer)
+            if is_root:
+                self._place = _place_of_sessions(found)
+            return found
 
     async def close(self) -> None:
         """Log out, so that the few sessions of a BMC are not used up; never raises."""
         if self._http is None:
             return
+        await self._logout()
+        await self._drop()
+
+    async def _logout(self) -> None:
         if self._session is not None:
             with contextlib.suppress(DeviceError):  # it ends by itself, later
                 await self._send("DELETE", self._session, timeout_s=min(5.0, self._timeout_s))
         self._token = self._session = None
-        http, self._http = self._http, None
-        await http.aclose()
+
+    async def _read(self, path: str) -> "_Answer":
+        """GET, once more where a connection that was kept turns out to be closed: BMCs close idle ones any time."""
+        was_open = self._http is not None
+        try:
+            return await self._send("GET", path)
+        except DeviceError as error:
+            if error.reason != "unreachable" or not was_open:
+                raise
+            return await self._send("GET", path)
 
     async def _login(self) -> None:
         access = self._access
@@ -101,7 +123,11 @@ class RedfishClient:
             return
         self.logins += 1
         body = json.dumps({"UserName": access.user, "Password": access.password}).encode()
-        answer = await self._send("POST", _SESSIONS, body)
+        if self._place is None:
+            self._place = _place_of_sessions(self._object(_ROOT, await self._read(_ROOT)))
+        answer = await self._send("POST", self._place, body)
+        if answer.status in _NO_SESSIONS and self._place.rstrip("/") != _SESSIONS:
+            answer = await self._send("POST", _SESSIONS, body)
         if answer.status in _NO_SESSIONS:
             self._basic = True
             return
@@ -113,18 +139,25 @@ class RedfishClient:
         if answer.status not in {200, 201, 202, 204} or not token:
             raise DeviceError(f"{access.url} gives no session (status {answer.status})", "no_answer")
         self._token = token
-        where = urlsplit(answer.headers.get("location") or "").path
-        self._session = where if where.startswith("/") else None
+        where = answer.headers.get("location")
+        if not where:
+            with contextlib.suppress(DeviceError):
+                where = self._object(self._place, answer, allowed=range(200, 300)).get("@odata.id")
+        path = urlsplit(where).path if isinstance(where, str) else ""
+        self._session = path if path.startswith("/") else None
 
-    def _object(self, path: str, answer: "_Answer") -> dict[str, Any]:
+    def _object(self, path: str, answer: "_Answer", *, allowed: range = range(200, 201)) -> dict[str, Any]:
         url = self._access.url
+        if answer.status == 401 and not self._access.user:
+            raise DeviceError(f"{url} wants a login for {path}: give user and password file", "refused")
         if answer.status in {401, 403}:
-            raise DeviceError(f"{url} does not let {self._access.user!r} read {path}", "refused")
+            reason = "refused" if answer.status == 401 and self._basic else "forbidden"
+            raise DeviceError(f"{url} does not let {self._access.user!r} read {path}: check user and password", reason)
         if answer.status == 404:
             raise DeviceError(f"{url} has no {path}", "not_found")
         if answer.status in {429, 503}:
             raise DeviceError(f"{url} is busy (status {answer.status})", "busy")
-        if answer.status != 200:
+        if answer.status not in allowed:
             raise DeviceError(f"{url} answers {path} with status {answer.status}", "no_answer")
         try:
             document = json.loads(answer.body)
@@ -192,7 +225,7 @@ class RedfishClient:
     async def _exchange(self, method: str, path: str, body: bytes | None) -> "_Answer":
         for _ in range(MAX_REDIRECTS + 1):
             answer = await self._once(method, path, body)
-            if answer.status not in {301, 302, 307, 308} or method != "GET":
+            if answer.status not in ({301, 302, 307, 308} if method == "GET" else {307, 308}):
                 return answer
             where = urlsplit(answer.headers.get("location") or "")
             same = not where.netloc or where.netloc == urlsplit(self._access.url).netloc
@@ -213,6 +246,15 @@ class RedfishClient:
                 if len(got) > MAX_ANSWER_BYTES:
                     raise DeviceError(f"{self._access.url} answers {path} with more than 16 MiB", "no_answer")
             return _Answer(response.status_code, dict(response.headers), bytes(got))
+
+
+def _place_of_sessions(root: dict[str, Any]) -> str:
+    """Where the service root says that sessions are made (iDRAC8: /redfish/v1/Sessions; iLO4: with a last slash)."""
+    links = root.get("Links")
+    sessions = links.get("Sessions") if isinstance(links, dict) else None
+    path = sessions.get("@odata.id") if isinstance(sessions, dict) else None
+    is_path = isinstance(path, str) and path.startswith("/") and not path.startswith("//") and path.isprintable()
+    return path if isinstance(path, str) and is_path and " " not in path and len(path) < 1024 else _SESSIONS
 
 
 class _Answer:

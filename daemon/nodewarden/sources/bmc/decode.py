@@ -81,14 +81,22 @@ class _Found:
         self.fans: list[Fan] = []
         self.power: list[PowerSensor] = []
         self.energy: list[EnergySensor] = []
-        self._with_thermal = {
-            each.chassis
-            for each in tree.of("thermal")
-            if rows(each.document, "Temperatures") or rows(each.document, "Fans")
+        thermal, power = list(tree.of("thermal")), list(tree.of("power"))
+        by_old = {
+            "temperature": {each.chassis for each in thermal if rows(each.document, "Temperatures")},
+            "fan": {each.chassis for each in thermal if rows(each.document, "Fans")},
+            "power": {
+                each.chassis
+                for each in power
+                if rows(each.document, "PowerControl") or rows(each.document, "PowerSupplies")
+            },
         }
-        self._with_thermal |= {each.chassis for each in tree.of("power")}
-        told = (each for each in tree.of("sensor") if each.chassis in self._with_thermal)
-        self._told = {text(each.document.get("Name")) for each in told}
+        by_old["power"] |= by_old["temperature"] | by_old["fan"]
+        self._by_old = by_old
+        self._told = {
+            subject: {text(each.document.get("Name")) for each in tree.of("sensor") if each.chassis in where}
+            for subject, where in by_old.items()
+        }
         self._seen: set[tuple[str, str | None]] = set()
 
     def thermal(self, resource: Resource) -> None:
@@ -107,11 +115,12 @@ class _Found:
     def sensor(self, resource: Resource) -> None:
         row = resource.document
         name, kind, unit = text(row.get("Name")), row.get("ReadingType"), text(row.get("ReadingUnits"))
-        covered = resource.chassis in self._with_thermal or name in self._told
-        if covered or (str(kind), name) in self._seen:
+        if (str(kind), name) in self._seen:
             return
         reading = number(row)
         if kind == "Temperature" or (kind is None and unit == "Cel"):
+            if self._is_told("temperature", resource, name):
+                return
             levels = part(row, "Thresholds")
             high = positive(part(levels, "UpperCritical"))
             tops = (positive(part(levels, each)) for each in ("UpperCaution", "UpperCritical", "UpperFatal"))
@@ -119,7 +128,11 @@ class _Found:
             low = number(part(levels, "LowerCritical"))
             self._temperature(resource, row, reading, low, high, top, resource.path)
         elif kind == "Rotational" or (kind is None and unit in {"RPM", "{rev}/min"}):
+            if self._is_told("fan", resource, name):
+                return
             self._fan(resource, row, reading, unit or "RPM", resource.path)
+        elif self._is_told("power", resource, name):
+            return
         elif kind == "Power" and is_power(row):
             if reading is not None and state(row) in {None, "Enabled"}:
                 self.power.append(PowerSensor(name=name or resource.path, value_w=reading, path=resource.path,
@@ -130,6 +143,10 @@ class _Found:
         else:
             return
         self._seen.add((str(kind), name))
+
+    def _is_told(self, subject: str, resource: Resource, name: str | None) -> bool:
+        """True where the old model of this chassis, or of one with a sensor of this name, has it already."""
+        return resource.chassis in self._by_old[subject] or name in self._told[subject]
 
     def _temperature(
         self,

@@ -22,6 +22,7 @@ from nodewarden.store import SnapshotStore
 log = structlog.get_logger("nodewarden.sources")
 
 WALK_AGAIN_S = 3600.0  # a part may have been added
+UNLUCKY_AGAIN_S = 300.0  # something came too late and may come now
 SENSOR_STALE_S = 600.0  # a DGX's sensors one by one take minutes
 _SHARE = 0.7  # of a period may go into requests
 _STATIC = frozenset({"root", "chassis", "system", "manager", "equipment", "cdu", "loop"})
@@ -45,7 +46,8 @@ class RedfishSource:
         self._expanded: set[str] = set()
         self._fast: dict[str, None] = {}
         self._slow: deque[str] = deque()
-        self._walked_s: float | None = None
+        self._walk_due_s: float | None = None
+        self._refreshed_s: float | None = None
 
     async def read(self) -> None:
         """One turn. Never raises for a sick BMC."""
@@ -54,7 +56,7 @@ class RedfishSource:
             self._forget_old()
             return
         try:
-            if self._walked_s is None or began_s - self._walked_s > WALK_AGAIN_S:
+            if self._walk_due_s is None or began_s >= self._walk_due_s:
                 await self._walk()
             else:
                 await self._refresh(began_s)
@@ -73,14 +75,39 @@ class RedfishSource:
         await self._client.close()
 
     async def _walk(self) -> None:
-        walk = Walk(self._client.get, self._clock, on_slow=self._publish)
+        walk = Walk(self._get_while_walking, self._clock, on_slow=self._totals_read)
         self._tree = await walk.run()
-        self._walked_s = self._clock.now_s()
+        self._refreshed_s = self._clock.now_s()
+        self._walk_due_s = self._refreshed_s + (UNLUCKY_AGAIN_S if walk.unlucky else WALK_AGAIN_S)
         self._expanded = walk.expanded
         self._publish(self._tree)
         self._plan(decode(self._tree))
         for path, why in list(walk.failed.items())[:3]:
             log.info("bmc_resource_unreadable", path=path, detail=why, others=len(walk.failed) - 1)
+
+    def _totals_read(self, tree: Tree) -> None:
+        """The first walk has all but the single sensors, which may take minutes: shown, and kept fresh, from now on."""
+        if self._walk_due_s is None:
+            self._tree = tree
+            self._refreshed_s = self._clock.now_s()
+            self._plan(decode(tree))
+            self._publish(tree)
+            self._record.succeeded(self._refreshed_s, 0.0)
+
+    async def _get_while_walking(self, path: str) -> Document:
+        """The totals do not wait for the end of a walk."""
+        now_s = self._clock.now_s()
+        if self._refreshed_s is not None and now_s - self._refreshed_s >= self._period_s:
+            self._refreshed_s = now_s
+            try:
+                await self._refresh_totals()
+            except DeviceError as error:
+                if error.reason not in {"timeout", "busy"}:
+                    raise  # else the walk itself finds out whether it is over
+            else:
+                self._publish(self._tree)
+                self._record.succeeded(self._clock.now_s(), self._clock.now_s() - now_s)
+        return await self._client.get(path)
 
     def _plan(self, found: BmcSnapshot) -> None:
         """Ask only for what gave values."""
@@ -103,6 +130,17 @@ class RedfishSource:
         self._slow = deque(slow)
 
     async def _refresh(self, began_s: float) -> None:
+        self._refreshed_s = began_s
+        await self._refresh_totals()
+        for _ in range(len(self._slow)):
+            if self._clock.now_s() - began_s > _SHARE * self._period_s:
+                break
+            path = self._slow[0]
+            self._slow.rotate(-1)
+            await self._refresh_slow(path)
+        self._publish(self._tree)
+
+    async def _refresh_totals(self) -> None:
         failures: list[DeviceError] = []
         for path in self._fast:
             try:
@@ -113,13 +151,6 @@ class RedfishSource:
                     raise  # the rest would fail alike; an old BMC is not asked forty times in vain
         if failures and len(failures) == len(self._fast):
             raise failures[0]
-        for _ in range(len(self._slow)):
-            if self._clock.now_s() - began_s > _SHARE * self._period_s:
-                break
-            path = self._slow[0]
-            self._slow.rotate(-1)
-            await self._refresh_slow(path)
-        self._publish(self._tree)
 
     async def _refresh_slow(self, path: str) -> None:
         try:
@@ -153,7 +184,8 @@ class RedfishSource:
         last_s = self._record.last_success_s
         if last_s is not None and self._clock.now_s() - last_s > self._record.stale_after_s:
             self._store.bmc = BmcSnapshot()
-            self._walked_s = None
+            self._walk_due_s = self._refreshed_s = None
+            self._fast = {}
 
 
 def _paths(found: BmcSnapshot) -> list[str]:

@@ -16,6 +16,8 @@ Get = Callable[[str], Awaitable[Document]]
 ROOT: Final = "/redfish/v1"
 MAX_RESOURCES: Final = 2_000
 MAX_MEMBERS: Final = 512
+MAX_PAGES: Final = 32  # of one collection
+GIVE_UP_AFTER: Final = 3  # time-outs in a row: it hangs, and each of hundreds would wait as long
 EXPAND: Final = "?$expand=.($levels=1)"
 
 # kind -> link -> kind of what is there; "+" = a collection of them.
@@ -68,6 +70,7 @@ class Walk:
     Attributes:
         tree: what was read so far.
         failed: path -> why, of resources that are linked and cannot be read.
+        unlucky: one of them may be read another time: it came too late or the BMC was busy.
         expanded: collections that the BMC gave with their members, in one answer.
         requests: how many were sent.
     """
@@ -81,11 +84,18 @@ class Walk:
         self._may_expand = False
         self.tree = Tree()
         self.failed: dict[str, str] = {}
+        self.unlucky = False
+        self._late = 0
+        self._first_failure: DeviceError | None = None
         self.expanded: set[str] = set()
         self.requests = 0
 
     async def run(self) -> Tree:
-        """Read everything. Raises DeviceError only where not even the service root answers."""
+        """Read everything.
+
+        Raises:
+            DeviceError: where not even the service root answers, no resource can be read, or it stops to answer.
+        """
         self._queue(ROOT, "root", "")
         told = False
         while self._waiting and len(self.tree) < MAX_RESOURCES:
@@ -97,17 +107,24 @@ class Walk:
                 document = await self._read(path, kind)
             if document is not None:
                 await self._take(path, kind, chassis, document)
+        if len(self.tree) == 1 and self._first_failure is not None:
+            raise self._first_failure
         return self.tree
 
     async def _read(self, path: str, kind: str) -> Document | None:
         self.requests += 1
         try:
-            return await self._get(path)
+            document = await self._get(path)
         except DeviceError as error:
-            if kind == "root" or error.reason in {"refused", "unreachable"}:
+            self._late = self._late + 1 if error.reason == "timeout" else 0
+            if kind == "root" or error.reason in {"refused", "unreachable"} or self._late >= GIVE_UP_AFTER:
                 raise
             self.failed[path] = str(error)
+            self.unlucky |= error.reason in {"timeout", "busy"}
+            self._first_failure = self._first_failure or error
             return None
+        self._late = 0
+        return document
 
     async def _take(self, path: str, kind: str, chassis: str, document: Document) -> None:
         if kind == "root":
@@ -140,9 +157,24 @@ class Walk:
             return
         if "Members" not in answer:  # some firmware has the one member in place of the collection
             self._queue(path, kind, chassis, answer, again=True)
-        for member in rows(answer, "Members")[:MAX_MEMBERS]:
+        for member in (await self._all_pages(path, kind, answer))[:MAX_MEMBERS]:
             if link := linked(member):
                 self._queue(link, kind, chassis, member if len(member) > 2 else None)
+
+    async def _all_pages(self, path: str, kind: str, answer: Document) -> list[Document]:
+        """Members of a collection that comes in pages; a page that repeats or fails is the last."""
+        members = rows(answer, "Members")
+        asked: set[str] = set()
+        while (page := next_page(answer)) and page not in asked and len(asked) < MAX_PAGES:
+            asked.add(page)
+            found = await self._read(page, kind)
+            if found is None or not rows(found, "Members"):
+                break
+            if linked(rows(found, "Members")[0]) in map(linked, members):  # it does not know $skip
+                break
+            self.expanded.discard(path)  # its members are asked one by one: one answer has not all of them
+            members, answer = members + rows(found, "Members"), found
+        return members
 
     def _queue(
         self, path: str, kind: str, chassis: str, document: Document | None = None, *, again: bool = False
@@ -151,6 +183,15 @@ class Walk:
             return
         self._queued.add(path)
         heapq.heappush(self._waiting, (_RANK[kind], len(self._queued), path, kind, chassis, document))
+
+
+def next_page(answer: Document) -> str | None:
+    """The link to the rest of a collection, with its query."""
+    link = answer.get("Members@odata.nextLink")
+    link = link.get("@odata.id") if isinstance(link, dict) else link
+    if not isinstance(link, str) or not linked({"@odata.id": link}):
+        return None
+    return link
 
 
 def _whole(answer: Document) -> Iterator[Any]:
