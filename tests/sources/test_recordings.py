@@ -30,9 +30,15 @@ SUPPORTED = (
     "hpe_pdu-mgmt-module",
     "panduit_p24d40m",
     "gude_epc1202",
+    "rnx_rn3214",
+    "schleifenbauer_dpm27e",
+    "ups_generex-cs141",
+    "ups_huawei-ups2000",
+    "ups_eaton-connectups",
 )
 # The recording has a placeholder instead of the model, or the oracle describes it in other words than the device.
 OTHER_MODEL = {"apc_apdu10150sm", "raritan_px4", "raritan_px2-temp", "servertech_switched8i", "hpe_mapdu-pdu2"}
+OTHER_MODEL |= {"schleifenbauer_dpm27e", "ups_huawei-ups2000"}
 ALSO_VERSION_1 = ("apc_ap8959eu3", "apc_ap7900b")
 NOT_PRINTED = {"file", "profile", "source", "notes", "unsure", "oids", "total_power_basis", "suspect"}
 
@@ -51,9 +57,8 @@ def differences(right: Any, ours: Any, path: str, unsure: list[dict[str, Any]]) 
         return [
             line
             for key, value in right.items()
-            for line in differences(
-                value, ours.get(key, None if value is None else "missing"), f"{path}.{key}".lstrip("."), unsure
-            )
+            if key in ours or value not in (None, [])
+            for line in differences(value, ours.get(key, "missing"), f"{path}.{key}".lstrip("."), unsure)
         ]
     if isinstance(right, list):
         if not isinstance(ours, list) or len(ours) != len(right):

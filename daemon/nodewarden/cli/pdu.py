@@ -73,7 +73,12 @@ def _lines(found: Document, reached: list[str]) -> list[str]:
             Column("W", right=True),
         ]
         rows = [
-            [Cell(str(o["index"])), Cell(o.get("name") or ""), Cell(o.get("state") or DASH), *_three(o)]
+            [
+                Cell(str(o.get("number", o["index"]))),
+                Cell(o.get("name") or ""),
+                Cell(o.get("state") or DASH),
+                *_three(o),
+            ]
             for o in outlets
         ]
         lines += ["", *table_lines(where, columns, rows)]

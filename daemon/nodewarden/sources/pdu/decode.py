@@ -127,6 +127,8 @@ def decode(profile: Profile, columns: Columns) -> Decoded:
         if table.count and _all_zero(columns.get(table.count, {})):
             continue
         _rows(profile, table, columns, joined.setdefault(table.rows, {}), found)
+    for table in profile.tables:
+        _sums(table, joined)
     for kind, rows in joined.items():
         found.rows[kind] = list(rows.values())
     _totals(profile, found)
@@ -201,11 +203,11 @@ def _rows(profile: Profile, table: Table, columns: Columns, joined: dict[str, di
     if table.key_suffix:
         tail = f".{table.key_suffix}"
         indices = {index.removesuffix(tail) for index in indices if index.endswith(tail)}
-    for index in sorted(indices, key=_order):
-        if table.where is not None and not _passes(table.where, columns, index):
-            continue
+    if table.where is not None:
+        indices = {index for index in indices if _passes(table.where, columns, index)}
+    for position, index in enumerate(sorted(indices, key=_order), start=1):
         parts = index.split(".")
-        number = int(parts[table.index_part])
+        number = position if table.ordinal else int(parts[table.index_part])
         outlet = number if table.rows == "outlets" else None
         values = {
             quantity: _first(profile, columns, quantity, alternatives, index, outlet, found)
@@ -216,12 +218,25 @@ def _rows(profile: Profile, table: Table, columns: Columns, joined: dict[str, di
             words = {name: values.get(name) for name in ("number", "label", "unit")}
             words["number"] = number if words["number"] is None else words["number"]
             words["label"] = index if words["label"] is None else words["label"]
-            label = table.id.format(*parts, index=index, **words)
-            joined[index] = {"index": number, "id": label, **values}
+            try:
+                label = table.id.format(*parts, index=index, **words)
+            except IndexError:  # an index with fewer parts than the table's
+                label = index
+            joined[index] = {"index": number, "id": label, **({"spelt": index} if table.ordinal else {}), **values}
         else:
             for quantity, value in values.items():
                 if row.get(quantity) is None:
                     row[quantity] = value
+
+
+def _sums(table: Table, joined: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Fill what a row is the sum of; never from some of its parts only."""
+    for quantity, (kind, part) in table.sums.items():
+        for index, row in joined.get(table.rows, {}).items():
+            parts = [each.get(part) for at, each in joined.get(kind, {}).items() if at.startswith(f"{index}.")]
+            known = [value for value in parts if value is not None]
+            if row.get(quantity) is None and known and len(known) == len(parts):
+                row[quantity] = sum(known)
 
 
 def _totals(profile: Profile, found: Decoded) -> None:

@@ -12,7 +12,7 @@ _PHASE = ("voltage_v", "current_a", "power_w", "apparent_va", "power_factor", "e
 _OUTLET = ("name", "current_a", "voltage_v", "power_w", "apparent_va", "energy_wh", "state")
 _BANK = ("current_a", "voltage_v", "power_w", "apparent_va", "energy_wh")
 _UNIT = ("total_power_w", "apparent_power_va", "energy_wh")
-_HELPERS = frozenset({"index", "id", "number", "label", "unit"})
+_HELPERS = frozenset({"index", "id", "number", "label", "unit", "spelt"})
 _PROBES = ("inlet_temps_c", "humidity_pct")
 
 
@@ -55,12 +55,12 @@ async def discover(
 
 def describe(identity: Identity, found: Decoded) -> dict[str, Any]:
     """The printed form. Rows carry the usual keys, null where empty, and further ones where the profile has them."""
-    scalars = found.scalars
+    scalars = dict(found.scalars)
     phases = [{"id": row["id"], **_row(row, _PHASE)} for row in found.of("phases")]
-    outlets = [{"index": row["index"], **_row(row, _OUTLET)} for row in found.of("outlets")]
+    outlets = [{**_numbered(row), **_row(row, _OUTLET)} for row in found.of("outlets")]
     result: dict[str, Any] = {
         "sysObjectID": identity.object_id,
-        "vendor": identity.profile.vendor,
+        "vendor": scalars.pop("vendor", None) or identity.profile.vendor,
         "model": scalars.get("model"),
         "kind": identity.profile.kind,
         **{total: scalars.get(total) for total in TOTALS},
@@ -76,10 +76,18 @@ def describe(identity: Identity, found: Decoded) -> dict[str, Any]:
             result[kind] = [{"id": row["id"], **_row(row, ())} for row in rows]
     for quantity, value in scalars.items():
         if quantity not in result and value is not None:
-            result[quantity] = value
+            group, _, key = quantity.rpartition(".")
+            (result.setdefault(group, {}) if group else result)[key] = value
     result["estimated"] = list(found.estimated)
     result["suspect"] = suspects(scalars, phases, outlets)
+    if len(phases) == 1 and "total_power_w" in result["suspect"] and identity.profile.totals_from == ("phases",):
+        result["suspect"].remove("phases[0].power_w")  # the total is this very figure; it is named once
     return result
+
+
+def _numbered(row: dict[str, Any]) -> dict[str, Any]:
+    """The outlet as the device spells it; where that is no number, the one by which the configuration knows it."""
+    return {"index": row["spelt"], "number": row["index"]} if "spelt" in row else {"index": row["index"]}
 
 
 def _row(row: dict[str, Any], usual: tuple[str, ...]) -> dict[str, Any]:

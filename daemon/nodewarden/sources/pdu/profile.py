@@ -95,8 +95,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         fields: for each quantity the fields that may give it.
         id: how a row is called: {index}, its parts {0} {1}, {number} from the field of that name, {label} likewise.
         index_part: which part of the index is the number of the row (outlets), -1 the last.
+        ordinal: the number of a row is its position, because the index has two parts that only together are unique
+            (module 2, outlet 1); how the device spells it is printed beside it.
         where: only these rows.
         count: column with the number of such things per unit; where it is there and all zero, the table is not used.
+        sums: quantity -> kind of rows and their quantity: the sum over the rows whose index begins with this one's,
+            where all of them are known.
         fallback: only used where no table before it gave a row of this kind.
     """
 
@@ -106,8 +110,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     fields: Mapping[str, tuple[Field, ...]]
     id: str = "{index}"
     index_part: int = -1
+    ordinal: bool = False
     where: Guard | None = None
     count: str = ""
+    sums: Mapping[str, tuple[str, str]] = {}
     fallback: bool = False
 
 
@@ -154,6 +160,6 @@ def name(column: str) -> Field:
     return Field(column=column, kind="text", blank=True, poll="once")
 
 
-def state(column: str, states: Mapping[int, str], poll: Poll = "slow") -> Field:
+def state(column: str, states: Mapping[int, str], poll: Poll = "slow", suffix: str = "") -> Field:
     """An enum in words; numbers that are not in `states` are unknown."""
-    return Field(column=column, kind="state", states=states, poll=poll, rank=80)
+    return Field(column=column, kind="state", states=states, poll=poll, suffix=suffix, rank=80)

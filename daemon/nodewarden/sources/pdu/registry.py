@@ -10,8 +10,11 @@ from nodewarden.sources.pdu import (
     hpe,
     panduit,
     raritan,
+    rnx,
+    schleifenbauer,
     servertech,
     tripplite,
+    ups_mib,
     vertiv,
 )
 from nodewarden.sources.pdu.profile import Profile
@@ -33,6 +36,13 @@ PROFILES: tuple[Profile, ...] = (
     hpe.MANAGEMENT_MODULE,
     panduit.G5,
     easy_pdu.EPDU_STRINGS,
+    rnx.UPDU,
+    schleifenbauer.SDB,
+    schleifenbauer.CONTEG,
+    ups_mib.XUPS,
+    ups_mib.GENEREX,
+    ups_mib.HUAWEI,
+    ups_mib.RFC1628,
 )
 
 
