@@ -2,6 +2,7 @@
 
 import sys
 
+import bmc
 import gpus
 import host
 import node
@@ -16,6 +17,7 @@ PARTS = {
     "beside": ("Beside nvitop-exporter, 8 GPUs, period 1 s, one scrape a second each", gpus.measure_beside),
     "cap": ("From heat to cap", node.measure_cap),
     "host": ("One sweep over the host's sensors (CPU time, a built tree: no driver behind it)", host.measure),
+    "bmc": ("One full BMC refresh over each recorded Redfish tree", bmc.measure),
     "status": ("nodectl status", node.measure_status),
 }
 

@@ -1,5 +1,6 @@
 """What single BMC families do: where sessions are made, pages, forbidden resources, one model without the other."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from nodewarden.sources.bmc.source import RedfishSource
 from nodewarden.sources.bmc.walk import Walk
 from nodewarden.store import SnapshotStore
 from sources.conftest import HandClock
-from support.redfish import Bmc
+from support.redfish import TREES, Bmc
 
 ROOT = "/redfish/v1"
 CHASSIS = f"{ROOT}/Chassis/Node0"
@@ -171,6 +172,38 @@ async def test_cray_nodes_have_voltages_in_power_and_all_else_in_sensors() -> No
     found = await read(resources)
     assert found.chassis_power_w == 1210.5
     assert [(each.location, each.value_c) for each in found.temperatures] == [("inlet", 21)]
+
+
+async def test_an_event_that_is_typed_as_a_temperature_is_none() -> None:
+    event = {"Name": "PCIe 1 OverTemp", "ReadingType": "Temperature", "ReadingUnits": "", "Reading": 0}
+    found = await read(machine(("Sensors",), **sensors(event, {**event, "Name": "Intrusion"}, temperature("CPU", 40))))
+    assert [each.name for each in found.temperatures] == ["CPU"]
+    assert found.missing == ()
+
+
+@pytest.mark.skipif(not TREES.is_dir(), reason="the recorded trees are not beside the repository")
+@pytest.mark.parametrize(
+    "name", ["dell_r650_idrac9-hotspare", "lenovo_sr670v2_xcc", "nvidia_dgx-h100_ami", "supermicro_gb300_openbmc"]
+)
+async def test_firmware_that_drops_the_old_model_shows_the_same_machine(name: str) -> None:
+    oracle = json.loads((TREES / name / "ORACLE.json").read_text())
+    resources = {}
+    for file in (TREES / name).rglob("index.json"):
+        document = json.loads(file.read_text())
+        for gone in ("Power", "Thermal"):
+            document.pop(gone, None)
+        resources["/".join([ROOT, *file.parent.relative_to(TREES / name).parts])] = document
+
+    async def get(path: str) -> dict[str, Any]:
+        if path not in resources:
+            raise DeviceError(f"there is no {path}", "not_found")
+        return resources[path]
+
+    found = decode(await Walk(get, BootClock()).run())
+    assert sorted(each.name for each in found.temperatures) == sorted(each["name"] for each in oracle["temperatures"])
+    assert len(found.margins) == len(oracle["margins_not_temperatures"])
+    assert len(found.fans) == len(oracle["fans"])
+    assert found.chassis_power_w == pytest.approx(oracle["chassis_power_w"], rel=0.05)
 
 
 async def test_ilo4_words_are_understood() -> None:

@@ -82,6 +82,7 @@ class Bmc:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
             def log_message(self, *_: Any) -> None:
                 pass

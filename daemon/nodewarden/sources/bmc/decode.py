@@ -18,7 +18,7 @@ from nodewarden.model.bmc import (
     PowerSensor,
     Temperature,
 )
-from nodewarden.sources.bmc.names import is_margin, location_of
+from nodewarden.sources.bmc.names import is_event, is_margin, location_of
 from nodewarden.sources.bmc.supplies import chassis_power, fan_groups, is_power, supplies
 from nodewarden.sources.bmc.tree import Document, Resource, Tree, health, number, part, positive, rows, state, text
 
@@ -115,9 +115,9 @@ class _Found:
     def sensor(self, resource: Resource) -> None:
         row = resource.document
         name, kind, unit = text(row.get("Name")), row.get("ReadingType"), text(row.get("ReadingUnits"))
-        if (str(kind), name) in self._seen:
-            return
         reading = number(row)
+        if (str(kind), name) in self._seen or is_event(name, row.get("ReadingUnits"), reading):
+            return
         if kind == "Temperature" or (kind is None and unit == "Cel"):
             if self._is_told("temperature", resource, name):
                 return

@@ -31,6 +31,8 @@ _TABLE: Final[tuple[tuple[Location, str], ...]] = (
 
 _MARGIN = re.compile(r"tlimit|temp ?limit|\bdts\b|thermal margin|\bmargin\b")
 
+_EVENT = re.compile(r"\bover ?temp")
+
 
 def plain(name: str) -> str:
     """The name as the table wants it."""
@@ -45,6 +47,12 @@ def location_of(name: str) -> Location:
         if re.search(pattern, words):
             return location
     return "board"
+
+
+def is_event(name: str | None, unit: object, value: float | None) -> bool:
+    """True for a sensor that says whether something happened: XCC types it, with an empty unit, as it does margins."""
+    words = plain(name or "")
+    return bool(_EVENT.search(words)) or (unit == "" and value == 0 and not _MARGIN.search(words))
 
 
 def is_margin(name: str, lower: float | None, upper: float | None) -> bool:

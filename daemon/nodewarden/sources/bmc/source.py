@@ -82,8 +82,10 @@ class RedfishSource:
         self._expanded = walk.expanded
         self._publish(self._tree)
         self._plan(decode(self._tree))
-        for path, why in list(walk.failed.items())[:3]:
-            log.info("bmc_resource_unreadable", path=path, detail=why, others=len(walk.failed) - 1)
+        # A BMC that cannot expand, or has no second page, was asked again without.
+        failed = [(path, why) for path, why in walk.failed.items() if "?" not in path]
+        for path, why in failed[:3]:
+            log.info("bmc_resource_unreadable", path=path, detail=why, others=len(failed) - 1)
 
     def _totals_read(self, tree: Tree) -> None:
         """The first walk has all but the single sensors, which may take minutes: shown, and kept fresh, from now on."""
