@@ -236,6 +236,13 @@ CONDITIONS: tuple[Condition, ...] = (
         advice="the driver was reloaded or the GPU reset; enable persistence mode so that caps stay",
     ),
     Condition(
+        code="persistence_off",
+        title="Persistence mode off under a cap",
+        severity="warning",
+        find=predicates.persistence_off,
+        advice="nvidia-smi -pm 1, or run nvidia-persistenced",
+    ),
+    Condition(
         code="foreign_cap",
         title="Cap set by somebody else",
         severity="warning",

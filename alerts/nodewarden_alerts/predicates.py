@@ -256,6 +256,17 @@ def cap_vanished(facts: Facts, now_s: float) -> Iterator[Finding]:
             yield Finding(what=event.text, since_s=_known(event.at_s, now_s), uuid=event.uuid)
 
 
+def persistence_off(facts: Facts, now_s: float) -> Iterator[Finding]:
+    """A cap is in force that ends with the last client of its GPU."""
+    del now_s
+    for entry, name in _capped(facts):
+        gpu = facts.snapshot.gpus.get(entry.uuid)
+        mode = gpu.number("persistence_mode") if gpu is not None else None
+        if isinstance(mode, Reading) and mode.value == 0:
+            what = f"{name} is capped while its persistence mode is off: the cap is lost with the GPU's last client"
+            yield Finding(what=what, done="what protects is set again when it is lost", uuid=entry.uuid)
+
+
 def foreign_cap(facts: Facts, now_s: float) -> Iterator[Finding]:
     """The limit in force is neither ours nor the one before us."""
     del now_s

@@ -379,6 +379,7 @@ class Agent:
         self._helper_events.append(event)
         if event.code == "cap_vanished" and event.uuid is not None:
             self._control.give_up_manual(event.uuid)
+            self._gpu_counters.cap_vanished(event.uuid)
 
     # What the parts ask of each other -----------------------------------------------------------------------------
 

@@ -301,6 +301,7 @@ def test_every_code_of_the_table_is_covered_and_unique() -> None:
     told_after_a_while = {"limit_exceeded", "collective_stalled", "mqtt_unavailable"}
     told_after_a_while |= {"pdu_over_80", "pdu_over_rating", "feed_overcommitted"}
     told_after_a_while |= {"fabric_not_ready", "pcie_degraded"}
+    with_another = {"persistence_off"}
     of_the_host = {
         "host_sensor_critical",
         "cpu_throttled",
@@ -311,7 +312,7 @@ def test_every_code_of_the_table_is_covered_and_unique() -> None:
     of_the_server = {"leak_detected", "leak_detection_lost", "coolant_flow_low", "psu_failed", "psu_redundancy_lost"}
     of_the_server |= {"fan_failed", "inlet_hot", "bmc_unreachable"}
     told_after_a_while |= of_the_server | of_the_host | {"memory_pressure", "host_file_hung"}
-    assert {case[0] for case in CASES} | {"disarmed"} | told_after_a_while == set(BY_CODE)
+    assert {case[0] for case in CASES} | {"disarmed"} | told_after_a_while | with_another == set(BY_CODE)
 
 
 def test_a_broker_that_is_away_for_longer_than_its_restart_takes_is_told() -> None:
@@ -331,6 +332,15 @@ def test_no_driver_is_no_problem_where_no_gpu_is_expected() -> None:
 def test_a_missing_helper_hides_what_follows_from_it() -> None:
     gone = HelperStatus(state="missing", driver="driver_not_loaded", can_write=False)
     assert codes(with_snapshot(helper=gone)) == ["helper_missing"]
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0.0, ["gpu_capped", "persistence_off"]), (1.0, ["gpu_capped"])])
+def test_a_cap_under_persistence_mode_off_is_told_to_end_with_the_last_client(mode: float, told: list[str]) -> None:
+    """F28."""
+    gpus = facts().snapshot.gpus | {"GPU-5": gpu(5, more={"persistence_mode": {(): Reading(mode, NOW_S)}})}
+    found = problems(replace(with_snapshot(gpus=gpus), ledger=(entry(),)))
+    assert sorted(problem.code for problem in found) == told
+    assert found[-1].uuid == "GPU-5"
 
 
 def test_a_cap_at_the_prior_limit_is_no_cap() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from nodewarden.model.quantity import ECC, FIELDS, Quantity, row
+from nodewarden.model.quantity import ECC, FIELDS, NONE, Quantity, row
 
 _MEMORY = "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetMemoryInfo"
 _BAR1 = "nvmlDeviceGetBAR1MemoryInfo"
@@ -99,6 +99,11 @@ HEALTH_QUANTITIES: Final[tuple[Quantity, ...]] = (
     row(
         "mig_memory_total_bytes", "gpu_mig_memory_total_bytes", "Memory of a MIG instance, bytes.", "slow",
         "nvmlDeviceGetMemoryInfo_v2", ("mig_uuid",), boards="A100 and newer, in MIG mode", cost="none, the same call",
+    ),
+    row(
+        "caps_vanished", "gpu_caps_vanished_total",
+        "How often the driver forgot a cap of ours (driver reload, reset, or persistence mode off).", "fast",
+        "the helper's event cap_vanished", cost=NONE,
     ),
     row(
         "persistence_mode", "gpu_persistence_enabled",

@@ -167,6 +167,7 @@ class GpuSource:
                 fields[name] = read
             else:
                 more[name] = {(): read}
+        more["caps_vanished"] = {(): Reading(self._counters.vanished(old.uuid), taken_at_s)}
         slow: Reading[tuple[str, ...]] | Absent | Failed
         if reply.slow_bits is None:
             slow = Absent(reply.slow_reason or "not_supported")

@@ -126,6 +126,15 @@ class GpuCounters:
         self._meters: dict[str, EnergyMeter] = {}
         self._lost: dict[str, LostClock] = {}
         self._problem = ""
+        self._vanished: dict[str, int] = {}
+
+    def cap_vanished(self, uuid: str) -> None:
+        """The helper told that the driver forgot a cap."""
+        self._vanished[uuid] = self._vanished.get(uuid, 0) + 1
+
+    def vanished(self, uuid: str) -> float:
+        """How often the driver forgot a cap of this GPU."""
+        return float(self._vanished.get(uuid, 0))
 
     def count(self, gpu: GpuSnapshot) -> GpuSnapshot:
         """The snapshot, which nobody else has yet, with the counters brought to its newest readings."""
