@@ -260,7 +260,7 @@ KINDS = ("root", "chassis", "power", "thermal", "sensor", "supply", "supply_metr
          "leak_detector", "coolant", "environment", "system", "manager")  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(KINDS), st.dictionaries(st.text(max_size=4), JSON, max_size=2), JSON), max_size=6

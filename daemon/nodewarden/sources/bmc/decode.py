@@ -114,9 +114,9 @@ class _Found:
 
     def sensor(self, resource: Resource) -> None:
         row = resource.document
-        name, kind, unit = text(row.get("Name")), row.get("ReadingType"), text(row.get("ReadingUnits"))
+        name, kind, unit = (text(row.get(key)) for key in ("Name", "ReadingType", "ReadingUnits"))
         reading = number(row)
-        if (str(kind), name) in self._seen or is_event(name, row.get("ReadingUnits"), reading):
+        if (str(kind), name) in self._seen or is_event(name, unit, reading):
             return
         if kind == "Temperature" or (kind is None and unit == "Cel"):
             if self._is_told("temperature", resource, name):

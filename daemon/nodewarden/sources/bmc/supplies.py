@@ -63,7 +63,7 @@ def chassis_power(tree: Tree) -> tuple[float | None, str | None, float]:
 
 def is_power(sensor: Document) -> bool:
     """A sensor in watts: by its type, unless its unit says something else (XCC types amperes in watts)."""
-    return sensor.get("ReadingType") == "Power" and sensor.get("ReadingUnits") in {None, "W", "Watts"}
+    return sensor.get("ReadingType") == "Power" and text(sensor.get("ReadingUnits")) in {None, "W", "Watts"}
 
 
 def _fujitsu(power: Document) -> Any:
