@@ -47,3 +47,8 @@ def bytes_per_s_from_mbps(megabytes_per_s: float) -> float:
 def bytes_per_s_from_mibps(mebibytes_per_s: float) -> float:
     """GPM's rates are in MiB per second."""
     return mebibytes_per_s * 1048576
+
+
+def kwh_from_joules(joules: float) -> float:
+    """Kilowatt-hours from joules."""
+    return joules / 3.6e6

@@ -4,14 +4,16 @@ import msgspec
 import pytest
 
 from nodewarden.sim.closed_loop import ClosedLoop, Outcome
-from nodewarden.sim.scenario import load_scenario, scenario_names
+from nodewarden.sim.scenario import load_scenario
+
+STORIES = ("fan-bank", "hot-aisle", "pump")  # those that come with words, for the demo
 
 
 def outcome(name: str, *, armed: bool, seed: int = 1) -> Outcome:
     return ClosedLoop(load_scenario(name), seed=seed, armed=armed).run()
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("name", STORIES)
 def test_disarmed_the_hardware_has_to_slow_itself_down(name: str) -> None:
     found = outcome(name, armed=False)
     assert found.hw_slowdown_s > 10.0
@@ -21,7 +23,7 @@ def test_disarmed_the_hardware_has_to_slow_itself_down(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("name", STORIES)
 def test_armed_no_board_comes_near_hardware_slowdown_and_all_caps_are_lifted_again(name: str, seed: int) -> None:
     found = outcome(name, armed=True, seed=seed)
     assert found.hw_slowdown_s == 0.0

@@ -37,6 +37,7 @@ _VERBS = {
     "config": ("config", "config", "Check or show the configuration."),
     "pdu": ("pdu", "pdu", "Find out what a PDU is, which outlets are this node's; record one."),
     "demo": ("demo", "demo", "Two minutes of a cooling failure, simulated."),
+    "simulate": ("simulate", "simulate", "Try an incident on a simulated node; verdict and picture."),
     "completion": ("completion", "completion", "Shell completion for bash, zsh, fish."),
 }
 

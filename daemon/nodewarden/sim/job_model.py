@@ -30,7 +30,7 @@ class JobModel:
         self.step_ended_s = plant.now_s
         self.step_speed = 1.0
         self.spread = 1.0
-        self._took_s = [COMPUTE_S] * len(plant.gpus)
+        self._took_s = [0.0] * len(plant.gpus)
         self.checkpoint_step: int | None = None
         self.checkpoint_at_s: float | None = None
         self.checkpoint_asked = False
