@@ -116,7 +116,7 @@ class _Found:
         row = resource.document
         name, kind, unit = (text(row.get(key)) for key in ("Name", "ReadingType", "ReadingUnits"))
         reading = number(row)
-        if (str(kind), name) in self._seen or is_event(name, unit, reading):
+        if (str(kind), name) in self._seen or is_event(name, row.get("ReadingUnits"), reading):
             return
         if kind == "Temperature" or (kind is None and unit == "Cel"):
             if self._is_told("temperature", resource, name):
