@@ -30,7 +30,7 @@ def unreachable(facts: Facts, now_s: float) -> Iterator[Finding]:
 def supply_failed(facts: Facts, now_s: float) -> Iterator[Finding]:
     """A supply that is there is not well; without its input it is not well either."""
     for supply in fresh(facts, now_s).psus:
-        if supply.present and supply.name in fresh(facts, now_s).failed_supplies:
+        if supply.is_failed:  # iLO gives all supplies one name
             line = "" if supply.line_v is None else f", {supply.line_v:.0f} V at its input"
             yield Finding(what=f"power supply {supply.name} ({supply.id}): {supply.health}{line}", key=supply.id)
 

@@ -41,6 +41,11 @@ class Supply(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     taken_at_s: float = 0.0
 
+    @property
+    def is_failed(self) -> bool:
+        """It is there and not well, a missing input among the reasons."""
+        return bool(self.present) and (self.health or "").lower() in SICK
+
 
 class Redundancy(msgspec.Struct, frozen=True, kw_only=True):
     """One group of supplies or fans that back each other, as the BMC reports it (iDRAC8 has a list as mode)."""
@@ -209,8 +214,8 @@ class BmcSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed_supplies(self) -> tuple[str, ...]:
-        """Names of supplies that are there and not well, a missing input among the reasons."""
-        return tuple(each.name for each in self.psus if each.present and (each.health or "").lower() in SICK)
+        """Names of supplies that are there and not well."""
+        return tuple(each.name for each in self.psus if each.is_failed)
 
     @property
     def failed_fans(self) -> tuple[str, ...]:
@@ -220,7 +225,7 @@ class BmcSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_redundancy_lost(self) -> bool | None:
         """True where a group of supplies is not whole by its own word, or a supply failed; None = not known."""
-        groups = [each for each in self.redundancy if each.of == "supplies" and each.members > 1]
-        if not groups:
-            return None
-        return any((each.health or "").lower() in SICK for each in groups) or bool(self.failed_supplies)
+        groups = [each for each in self.redundancy if each.of == "supplies" and each.state != "Disabled"]
+        if any((each.health or "").lower() in SICK for each in groups):
+            return True  # also with one member left: the other one was pulled
+        return bool(self.failed_supplies) if any(each.members > 1 for each in groups) else None
