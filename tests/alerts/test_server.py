@@ -97,7 +97,7 @@ def test_each_sick_thing_is_named_with_its_reading() -> None:
 
 
 def test_what_a_bmc_said_before_it_fell_silent_is_no_problem_but_its_silence_is() -> None:
-    """F32: a stale alarm is no alarm."""
+    """F03: a stale alarm is no alarm."""
     seen = told(up=False, age_s=500.0, leak=(LeakDetector(name="a", state="Critical", status_state="Enabled"),))
     assert not list(server.leak_detected(seen, NOW_S))
     assert [each.what for each in server.unreachable(seen, NOW_S)] == ["the BMC does not answer (timeout)"]

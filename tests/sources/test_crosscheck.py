@@ -20,6 +20,7 @@ def test_no_quantity_of_any_real_device_is_doubted_but_those_that_the_oracle_dou
 
 
 def test_kilowatts_in_an_object_of_watts_are_doubted() -> None:
+    """F32."""
     phase = {"voltage_v": 230, "current_a": 7.2, "power_w": 1}
     assert suspects({"total_power_w": 1}, [phase]) == ["phases[0].power_w", "total_power_w"]
 
@@ -56,6 +57,7 @@ volts = st.sampled_from([110.0, 120.0, 208.0, 230.0, 240.0])
 def test_a_wrong_power_of_ten_is_seen_and_right_values_are_not_doubted(
     power_w: float, factor: float, voltage_v: float, wrong: float
 ) -> None:
+    """F32."""
     phase: dict[str, Any] = {
         "voltage_v": voltage_v,
         "current_a": round(power_w / factor / voltage_v, 1),

@@ -55,6 +55,7 @@ def test_garbage_never_raises_and_stays_within_physics(profile: Profile) -> None
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 def test_a_marker_never_becomes_a_number(profile: Profile) -> None:
+    """F34."""
     markers = st.sampled_from([*sorted(MARKERS | profile.absent), None])
 
     @settings(deadline=None, max_examples=40)
@@ -84,6 +85,7 @@ def only_row(profile: Profile, given_columns: Columns) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_number_written_as_text_is_read_whole_or_not_at_all(raw: Any, amps: float | None) -> None:
+    """F40."""
     profile = plain({"current_a": (number("9.1", text=True),)})
     assert only_row(profile, {"9.1": {"1": raw}})["current_a"] == amps
 
@@ -93,6 +95,7 @@ def test_a_number_written_as_text_is_read_whole_or_not_at_all(raw: Any, amps: fl
     [(b"0.061kW", 61), (b"61 W", 61), (b"61VA", None), (b"61", None), (b"-", None), (b"kW", None), (61, None)],
 )
 def test_a_unit_in_the_text_is_taken_at_its_word(raw: Any, watts: float | None) -> None:
+    """F33."""
     profile = plain({"power_w": (number("9.1", units={"kW": 1000.0, "W": 1.0}),)})
     assert only_row(profile, {"9.1": {"1": raw}})["power_w"] == watts
 
@@ -102,6 +105,7 @@ def test_a_number_where_text_was_given_is_no_number() -> None:
 
 
 def test_decimal_digits_come_from_the_device_and_their_absence_is_no_reading() -> None:
+    """F32."""
     profile = plain({"current_a": (number("9.4", suffix="1", digits="9.7"),)})
     values: Columns = {"9.1": {"3": 1}, "9.4": {"3.1": 1301}, "9.7": {"3.1": 3}}
     assert only_row(profile, values)["current_a"] == 1.301

@@ -122,6 +122,7 @@ async def test_other_outlets_can_be_left_out(peer: Agent, snmp: SnmpEngine, cloc
 async def test_the_sum_of_some_of_the_outlets_is_never_given_out(
     marker: int, source: PduSource, peer: Agent, clock: HandClock
 ) -> None:
+    """F34."""
     await source.read()
     before = peer.objects
     peer.set(f"{METERED}.7.8", INTEGER, marker)
@@ -217,6 +218,7 @@ async def test_a_computed_total_is_marked_as_estimated(snmp: SnmpEngine, clock: 
 async def test_a_pdu_that_is_off_at_the_start_is_picked_up_when_it_appears(
     peer: Agent, source: PduSource, clock: HandClock
 ) -> None:
+    """F37."""
     peer.silent = True
     with impatient(source), pytest.raises(DeviceTimeoutError) as raised:
         await source.read()
@@ -230,6 +232,7 @@ async def test_a_pdu_that_is_off_at_the_start_is_picked_up_when_it_appears(
 async def test_a_name_that_appears_late_or_moves_to_another_address_is_followed(
     snmp: SnmpEngine, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F37."""
     addresses: list[str] = []
 
     def names(host: str, port: int, **_: Any) -> list[Any]:
@@ -276,6 +279,7 @@ async def test_a_pdu_that_comes_back_is_up_since_then(peer: Agent, source: PduSo
 async def test_a_device_that_is_away_for_a_minute_is_asked_less_often_and_found_again(
     peer: Agent, snmp: SnmpEngine, clock: HandClock
 ) -> None:
+    """F36."""
     source = PduSource(config(peer.port), snmp, clock)
     peer.silent = True
     asked = []
@@ -426,6 +430,7 @@ async def test_only_reading_requests_are_sent_by_a_source(peer: Agent, source: P
 
 
 async def test_one_sick_pdu_costs_its_own_readings_only(peer: Agent, snmp: SnmpEngine, clock: HandClock) -> None:
+    """F36."""
     with Agent({}, community=COMMUNITY) as sick:
         sick.garbage = lambda reply: [reply[:-4]]
         ill = PduSource(config(sick.port, timeout_s=1.0), snmp, clock)

@@ -80,6 +80,7 @@ def differences(right: Any, ours: Any, path: str, unsure: list[dict[str, Any]]) 
 async def test_a_real_device_is_read_as_the_oracle_says(
     name: str, version: Any, real_simulator: SnmpSimulator, snmp: SnmpEngine
 ) -> None:
+    """F33: watts, volt-amperes, amperes and watt-hours each under its own name."""
     right = oracle(name)
     ours = await discover("127.0.0.1", real_simulator.port, version=version, community=name, engine=snmp)
 

@@ -221,7 +221,7 @@ def test_a_certificate_is_trusted_by_its_fingerprint_alone_and_no_other(tmp_path
 
 
 async def test_a_source_reads_totals_again_keeps_what_is_fresh_and_forgets_a_silent_bmc(clock: HandClock) -> None:
-    """F32: values of a source that is gone are not served for ever."""
+    """F03: values of a source that is gone are not served for ever."""
     store = SnapshotStore(clock, lambda: ())
     with Bmc(machine()) as bmc:
         source = RedfishSource(client_of(bmc, timeout_s=2.0), store, clock, period_s=10.0, name="n/bmc")

@@ -202,6 +202,7 @@ async def test_one_request_at_a_time_and_waiting_counts(snmp: SnmpEngine) -> Non
 
 
 async def test_a_slow_device_works_and_its_neighbour_keeps_its_pace(snmp: SnmpEngine) -> None:
+    """F36."""
     with agent() as slow, agent() as quick, agent() as dead:
         slow.delay_s, dead.silent = 0.9, True
         first = asyncio.create_task(ask(snmp, slow.port).get([DESCR]))
@@ -324,6 +325,7 @@ sys.addaudithook(_hook)
 
 
 async def test_no_file_is_read_after_the_warm_up(snmp: SnmpEngine) -> None:
+    """F38."""
     global _opened  # noqa: PLW0603 - an audit hook cannot be taken away again
     with agent() as peer:
         device = ask(snmp, peer.port)
@@ -342,6 +344,7 @@ def open_files() -> int:
 
 
 async def test_lost_requests_leave_nothing_behind(snmp: SnmpEngine) -> None:
+    """F39."""
     with agent() as peer, agent() as good:
         silent = [ask(snmp, peer.port, timeout_s=0.02) for _ in range(40)]
         device = ask(snmp, good.port)
@@ -363,6 +366,7 @@ async def test_lost_requests_leave_nothing_behind(snmp: SnmpEngine) -> None:
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_second_event_loop_gets_a_working_engine_and_the_first_ones_sockets_are_closed(closes: bool) -> None:
+    """F39."""
     engine = SnmpEngine()
     before = open_files()
 
