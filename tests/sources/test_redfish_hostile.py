@@ -1,14 +1,17 @@
 """A BMC that is slow, forgets sessions, answers garbage, sends elsewhere: what it costs, and that it is said."""
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nodewarden.api.bmc_details import measured
 from nodewarden.clock import BootClock
 from nodewarden.devices.redfish import Access, RedfishClient
 from nodewarden.devices.redfish_tls import fingerprint_of, shown_certificate
@@ -273,3 +276,14 @@ def test_no_document_makes_decoding_fail(parts: list[tuple[str, dict[str, Any], 
         tree[f"/redfish/v1/{n}"] = Resource(f"/redfish/v1/{n}", kind, "/redfish/v1/Chassis/1", body, float(n))
     found = decode(tree)
     assert all(each.value_c == each.value_c for each in found.temperatures)
+    json.dumps(measured(found), allow_nan=False)  # and what is shown of it is JSON
+    msgspec.json.encode(measured(found))
+
+
+def test_words_and_counts_of_a_group_are_bounded() -> None:
+    group = {"Mode": [{"Member": float("nan"), "x" * 999: "y" * 999}, 7] * 50, "MinNumNeeded": 1e300,
+             "MaxNumSupported": -1}  # fmt: skip
+    tree = Tree(p=Resource("p", "power", "c", {"Redundancy": [group], "PowerSupplies": [{"Name": "a"}]}, 1.0))
+    found = decode(tree).redundancy[0]
+    assert (found.min_needed, found.max_supported) == (None, None)
+    assert len(msgspec.json.encode(found)) < 2_000

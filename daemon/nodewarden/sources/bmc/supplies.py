@@ -30,6 +30,7 @@ _WHOLE = re.compile(
     r"|(system[ _]board[ _])?pwr[ _]consumption|chassis[ _]power|.*[ _]totalhsc[ _]power[ _]\d+)$",
     re.IGNORECASE,
 )
+MAX_COUNT = 1_000  # members of a group; beyond is no count
 _RATING_SLACK = 1.15  # a supply never draws more than this times its rating; what says so is the rating itself
 _PART = re.compile(r"/HGX_|/UBB", re.IGNORECASE)
 
@@ -175,19 +176,30 @@ def _members_of_old_groups(tree: Tree) -> dict[str, str]:
 
 
 def _old_group(row: Document, resource: Resource, of: Any = "supplies") -> Redundancy:
-    mode = row.get("Mode")
-    needed, most = number(row.get("MinNumNeeded")), number(row.get("MaxNumSupported"))
     return Redundancy(
         name=text(row.get("Name")),
         of=of,
-        mode=mode if isinstance(mode, list) else text(mode),
-        min_needed=None if needed is None else int(needed),
-        max_supported=None if most is None else int(most),
+        mode=_mode(row.get("Mode")),
+        min_needed=_count(row.get("MinNumNeeded")),
+        max_supported=_count(row.get("MaxNumSupported")),
         members=len(rows(row, "RedundancySet")),
         health=health(row),
         state=state(row),
         taken_at_s=resource.taken_at_s,
     )
+
+
+def _count(value: object) -> int | None:
+    found = number(value)
+    return int(found) if found is not None and 0 <= found <= MAX_COUNT else None
+
+
+def _mode(value: object) -> str | list[Any] | None:
+    """A word; iDRAC8 has a list of objects instead, of which words are kept."""
+    if not isinstance(value, list):
+        return text(value)
+    members = [each for each in value[:8] if isinstance(each, dict)]
+    return [{str(key)[:40]: text(word) for key, word in list(each.items())[:4]} for each in members]
 
 
 def fan_groups(tree: Tree) -> list[Redundancy]:
@@ -200,12 +212,11 @@ def fan_groups(tree: Tree) -> list[Redundancy]:
 
 
 def _new_group(row: Document, resource: Resource) -> Redundancy:
-    needed, most = number(row.get("MinNeededInGroup")), number(row.get("MaxSupportedInGroup"))
     return Redundancy(
         name=text(row.get("Name")),
         mode=text(row.get("RedundancyType")),
-        min_needed=None if needed is None else int(needed),
-        max_supported=None if most is None else int(most),
+        min_needed=_count(row.get("MinNeededInGroup")),
+        max_supported=_count(row.get("MaxSupportedInGroup")),
         members=len(rows(row, "RedundancyGroup")),
         health=health(row),
         state=state(row),
