@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from compare import compare
+
 from nodewarden.sim import trials
 from nodewarden.sim.closed_loop import Outcome
 from nodewarden.sim.random_faults import DURATION_S
@@ -66,7 +68,7 @@ def lies(options: argparse.Namespace) -> bool:
     return faults(options, trials.run_lie, "Sensor lies")
 
 
-PARTS = {"faults": faults, "r_ds": r_ds, "lies": lies}
+PARTS = {"faults": faults, "r_ds": r_ds, "lies": lies, "rivals": compare}
 
 
 def main() -> int:
@@ -80,6 +82,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, help="processes; default one per core")
     parser.set_defaults(count=100)
     options = parser.parse_args()
+    options.training = 13 if options.count < 1000 else 39
+    options.held_out = min(options.count, 260)
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     print(f"Python {sys.version.split()[0]}, seed {options.seed}, plant sha256 {trials.plant_sha256()}")

@@ -299,14 +299,14 @@ class Plant:
             front, rear = self.gpus[lane], self.gpus[lane + LANES]
             # The rear board breathes what the front one gives off, which cannot be warmer than the front sink itself.
             preheat_c = min(0.85 * front.mean_w / (self.cooling.mcp * flow), max(0.0, front.sink_c - self.inlet_c))
-            front.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c, *self._resistances(lane))
-            rear.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c + preheat_c, *self._resistances(lane + LANES))
+            front.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c, *self.resistances(lane))
+            rear.step(dt_s, self.now_s, self.cooling, flow, self.inlet_c + preheat_c, *self.resistances(lane + LANES))
         if self._lying:
             told = self._liar.told([gpu.read_junction_c for gpu in self.gpus], self.scenario_s)
             for gpu, junction_c in zip(self.gpus, told, strict=True):
                 gpu.tell(junction_c)
 
-    def _resistances(self, gpu: int) -> tuple[float, float]:
+    def resistances(self, gpu: int) -> tuple[float, float]:
         """Factors on the resistances sink to coolant and die to sink."""
         plate = self._r_factors[gpu]
         if not self._one_gpu:
