@@ -9,6 +9,7 @@ from compare import compare
 
 from nodewarden.sim import trials
 from nodewarden.sim.closed_loop import Outcome
+from nodewarden.sim.interruptions import FAULTS, FROZEN_S, KILLED_S, Interruption, interrupt
 from nodewarden.sim.random_faults import DURATION_S
 
 
@@ -68,7 +69,26 @@ def lies(options: argparse.Namespace) -> bool:
     return faults(options, trials.run_lie, "Sensor lies")
 
 
-PARTS = {"faults": faults, "r_ds": r_ds, "lies": lies, "rivals": compare}
+def interruptions(options: argparse.Namespace) -> bool:
+    every = 1 if options.count >= 1000 else 6
+    jobs = [(fault, every, frozen) for fault in FAULTS for frozen in (False, True)]
+    print(f"\nAgent killed ({KILLED_S} s) or frozen ({FROZEN_S} s, failsafe_w 200) at every {every}. of 120 seconds")
+    results = trials.run_all(run_interruptions, jobs, processes=options.jobs)
+    for (fault, _, frozen), found in zip(jobs, results, strict=True):
+        bad = [one for one in found if not one.safe]
+        print(f"  {fault:<14}{'frozen' if frozen else 'killed'}  {len(found):>4} times, {len(bad)} unsafe")
+        for one in bad[:5]:
+            print(f"    UNSAFE {one}")
+    return all(one.safe for found in results for one in found)
+
+
+def run_interruptions(job: tuple[str, int, bool]) -> list[Interruption]:
+    fault, every, frozen = job
+    seconds = range(0, 120, every)
+    return interrupt(fault, seconds, for_s=FROZEN_S if frozen else KILLED_S, failsafe_w=200.0 if frozen else None)
+
+
+PARTS = {"faults": faults, "r_ds": r_ds, "lies": lies, "kill": interruptions, "rivals": compare}
 
 
 def main() -> int:

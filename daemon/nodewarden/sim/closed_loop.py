@@ -3,6 +3,7 @@
 Tests use it to show what a scenario does to the boards with and without the policy, and how two policies compare.
 """
 
+import copy
 import hashlib
 import math
 from typing import Any
@@ -26,6 +27,7 @@ LIMIT = "rack-pdu"
 PDU_PUBLISH_S = 5.0
 PDU_LATE_S = 1.5
 LAST_S = 60.0
+SILENCE_S = 3
 STEPS_PER_TICK = round(1.0 / DT_S)
 
 
@@ -142,10 +144,31 @@ class ClosedLoop:
         self.outcome.top_level = max(self.outcome.top_level, int(self.setpoints.level))
         if self.armed:
             self._act()
+        self._advance()
+
+    def _advance(self) -> None:
+        """One second of physics."""
         for _ in range(STEPS_PER_TICK):
             self.job.step(DT_S)
             self.plant.step(DT_S)
             self._watch()
+
+    def fork(self) -> "ClosedLoop":
+        """A run of its own that goes on from this moment."""
+        return copy.deepcopy(self, {id(self._digest): self._digest.copy()})
+
+    def go_silent(self, for_s: int, *, failsafe_w: float | None = None) -> None:
+        """The agent is dead or frozen for so long; caps stay, and after 3 s the helper lowers them to `failsafe_w`."""
+        for second in range(for_s):
+            if failsafe_w is not None and second == SILENCE_S:
+                for gpu in self.plant.gpus:
+                    if not gpu.off and gpu.cap_w > failsafe_w:
+                        gpu.set_cap_w(failsafe_w, self.plant.now_s)
+            self._advance()
+
+    def restart(self, state: Any = None) -> None:
+        """A new agent: with the memory that was saved, or with none."""
+        self._state = initial_state(self.limits) if state is None else state
 
     def decide(self, snapshot: NodeSnapshot, now_s: float) -> tuple[Setpoints, list[Event]]:
         """One decision of the policy; what takes its place overrides this."""
