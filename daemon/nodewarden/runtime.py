@@ -40,6 +40,7 @@ from nodewarden.store import SnapshotStore
 from nodewarden_alerts.conditions import Facts, Problem
 from nodewarden_alerts.engine import ConditionEngine, health_of
 from nodewarden_alerts.growth import Growth
+from nodewarden_exporters.dcgm import DcgmPage
 from nodewarden_exporters.prometheus import Renderer
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Agent:
         self._control_server = ControlServer(
             paths.control_socket(runtime_dir), self.node, admin_gid=admin_gid(), own_uid=_own_uid()
         )
-        self._http = HttpServer(config.http.listen, self.node.view, self._renderer, clock)
+        self._http = HttpServer(config.http.listen, self.node.view, self._renderer, clock, DcgmPage())
         self._progress = {
             "gpu": self._new_progress("gpu", full_s, critical=True),
             "gpu_slow": self._new_progress("gpu_slow", config.sampling.gpu_slow_s),

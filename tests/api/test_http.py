@@ -18,6 +18,7 @@ from nodewarden.api import http, http_protocol
 from nodewarden.api.http import HttpServer, split_listen
 from nodewarden.api.view import LoopHealth, View
 from nodewarden.errors import RefusedError
+from nodewarden_exporters.dcgm import DcgmPage
 from nodewarden_exporters.prometheus import Renderer
 from support.ports import free_port
 from support.servers import Prometheus
@@ -81,7 +82,7 @@ async def node() -> Node:
 
 @pytest.fixture
 async def server(node: Node) -> AsyncIterator[HttpServer]:
-    made = HttpServer("127.0.0.1:0", node.view, Renderer(), node)
+    made = HttpServer("127.0.0.1:0", node.view, Renderer(), node, DcgmPage())
     await made.start()
     yield made
     await made.close()
@@ -114,6 +115,18 @@ async def test_metrics_are_served_plain_and_packed(server: HttpServer) -> None:
     assert (status, headers["content-encoding"]) == (200, "gzip")
     assert b"nodewarden_gpu_junction_celsius" in gzip.decompress(packed)
     assert "server" not in headers
+
+
+async def test_the_page_of_dcgm_names_has_the_hostname_label_that_is_asked_for(server: HttpServer) -> None:
+    status, _, page = await ask(server, "/metrics/dcgm")
+    assert status == 200
+    assert b'hostname="' in page
+    status, _, page = await ask(server, "/metrics/dcgm?hostname_label=Hostname")
+    assert status == 200
+    assert b'Hostname="' in page
+    status, _, page = await ask(server, "/metrics/dcgm?hostname_label=node")
+    assert status == 400
+    assert b"hostname_label is hostname" in page
 
 
 async def test_anything_else_is_answered_with_a_hint(server: HttpServer) -> None:

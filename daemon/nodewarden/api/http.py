@@ -1,13 +1,14 @@
-"""The HTTP port: /metrics for Prometheus and /healthz from the progress of the loops. Read only, no access log.
+"""The HTTP port: /metrics and /metrics/dcgm for Prometheus, /healthz from the progress of the loops. Read only.
 
-It runs in the agent's loop and serves what the last view holds: no request reaches a device. A port that is taken is
-tried again and reported, never fatal.
+No access log. It runs in the agent's loop and serves what the last view holds: no request reaches a device. A port that
+is taken is tried again and reported, never fatal.
 """
 
 import asyncio
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -34,7 +35,7 @@ ACCEPT_AT_ONCE = 8
 
 TEXT = "text/plain; charset=utf-8"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-HINT = "not here; there is /metrics (Prometheus) and /healthz\n"
+HINT = "not here; there is /metrics (Prometheus), /metrics/dcgm and /healthz\n"
 
 
 class Own(Protocol):
@@ -74,6 +75,14 @@ class PageRenderer(Protocol):
         ...
 
 
+class DcgmRenderer(Protocol):
+    """Renders the page under the names of dcgm-exporter."""
+
+    def render(self, view: View, now_s: float, hostname_label: str) -> bytes:
+        """The page."""
+        ...
+
+
 def stalled_loops(view: View, now_s: float) -> dict[str, LoopHealth]:
     """Loops without progress at `now_s`.
 
@@ -94,10 +103,18 @@ class HttpServer:
         port: the port that is bound, None while none is.
     """
 
-    def __init__(self, listen: str, view: Callable[[], View], renderer: PageRenderer, clock: Clock) -> None:
+    def __init__(
+        self,
+        listen: str,
+        view: Callable[[], View],
+        renderer: PageRenderer,
+        clock: Clock,
+        dcgm: DcgmRenderer | None = None,
+    ) -> None:
         self._listen = listen
         self._view = view
         self._renderer = renderer
+        self._dcgm = dcgm
         self._clock = clock
         self._own = renderer.own
         self._connections = Connections(self._own.dropped, self._own.connections)
@@ -174,8 +191,11 @@ class HttpServer:
     # Requests -----------------------------------------------------------------------------------------------------
 
     def _app(self) -> Starlette:
+        routes = [Route("/metrics", self._metrics), Route("/healthz", self._healthz)]
+        if self._dcgm is not None:
+            routes.append(Route("/metrics/dcgm", partial(self._dcgm_metrics, self._dcgm)))
         return Starlette(
-            routes=[Route("/metrics", self._metrics), Route("/healthz", self._healthz)],
+            routes=routes,
             exception_handlers={HTTPException: self._not_here, Exception: self._failed},
         )
 
@@ -192,6 +212,17 @@ class HttpServer:
         if packed:
             response.headers["content-encoding"] = "gzip"
         return response
+
+    async def _dcgm_metrics(self, dcgm: DcgmRenderer, request: Request) -> Response:
+        """The node's name is under `?hostname_label=`, "hostname" by default, "Hostname" as before 2026."""
+        path, label = "/metrics/dcgm", request.query_params.get("hostname_label", "hostname")
+        if label not in ("hostname", "Hostname"):
+            return self._answer(path, 400, b"hostname_label is hostname (the default) or Hostname\n", TEXT)
+        try:
+            view = self._view()
+        except NodewardenError as error:
+            return self._answer(path, 503, f"{error}\n".encode(), TEXT)
+        return self._answer(path, 200, dcgm.render(view, self._clock.now_s(), label), METRICS_TYPE)
 
     async def _healthz(self, request: Request) -> Response:
         del request
