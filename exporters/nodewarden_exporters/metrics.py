@@ -43,7 +43,7 @@ METRICS: tuple[Metric, ...] = (
     _pdu("power_factor_ratio", "Power factor of the whole PDU.", readers.pdu_quantity("power_factor")),
     _pdu(
         "energy_joules_total",
-        "Energy through the PDU, joules, by its own resettable counter.",
+        "Energy through the PDU, joules; goes on over restarts, resets and wraps of its counter.",
         readers.pdu_quantity("energy_wh", readers.JOULES_PER_WH),
     ),
     _pdu("node_power_watts", "Real power of this node's outlets together, watts.", readers.pdu_quantity("outlets_w")),

@@ -20,8 +20,9 @@ from nodewarden.sources.pdu.access import credentials_of
 from nodewarden.sources.pdu.backoff import Backoff
 from nodewarden.sources.pdu.crosscheck import suspects
 from nodewarden.sources.pdu.decode import Columns, Decoded, Used, decode, store
+from nodewarden.sources.pdu.energy import EnergyCounter
 from nodewarden.sources.pdu.engine import Identity, identify, read_all
-from nodewarden.sources.pdu.profile import SYS_UP_TIME
+from nodewarden.sources.pdu.profile import SYS_UP_TIME, Profile
 
 log = structlog.get_logger("nodewarden.pdu")
 
@@ -81,6 +82,8 @@ class PduSource:
         self._backoff = Backoff(period_s, config.name)
         self._read_all_s = 0.0
         self._up_time: int | None = None
+        self._energy = EnergyCounter()
+        self._restarted = False
         self._has_metered_outlets = False
         self._planned: set[str] = set()
         self._doubts: Counter[str] = Counter()
@@ -144,6 +147,8 @@ class PduSource:
             self._identity = None
             raise
         before, self._identity = self._identity, identity
+        if before is None or before.profile is not identity.profile:
+            self._energy = EnergyCounter(_wh_per_count(identity.profile))
         self._columns, self._up_time = columns, identity.up_time
         if before is not None and before.profile is not identity.profile:
             self._seen.clear()  # another device at this address
@@ -210,6 +215,7 @@ class PduSource:
         up_time = values[_UP_TIME_OID]
         restarted = isinstance(up_time, int) and self._up_time is not None and up_time < self._up_time
         vanished = len(values) > 1 and all(value is None for oid, value in values.items() if oid != _UP_TIME_OID)
+        self._restarted = restarted
         if restarted or vanished:
             # after 497 days the counter wraps, which looks the same: reading everything again does no harm
             await self._detect(device, now_s)
@@ -298,7 +304,7 @@ class PduSource:
         return PduSnapshot(
             name=self.name,
             feed=self._config.feed,
-            vendor=self._identity.profile.vendor,
+            vendor=found.scalars.get("vendor") or self._identity.profile.vendor,
             model=found.scalars.get("model") or "",
             profile=self._identity.profile.name,
             up=True,
@@ -310,7 +316,7 @@ class PduSource:
             power_w=self._total("total_power_w"),
             apparent_va=self._total("apparent_power_va"),
             power_factor=self._total("power_factor"),
-            energy_wh=self._total("energy_wh"),
+            energy_wh=self._energy_total(),
             outlets_w=outlets_w,
             phases=tuple(_fill(PhaseSnapshot, row) for row in found.of("phases")),
             banks=tuple(_fill(BankSnapshot, row) for row in found.of("banks")),
@@ -320,6 +326,15 @@ class PduSource:
             suspect=tuple(suspect),
             estimated=tuple(found.estimated),
         )
+
+    def _energy_total(self) -> Number:
+        """The device's energy, over restarts and wraps of its counter."""
+        told = self._total("energy_wh")
+        if not isinstance(told, Reading):
+            return told
+        restarted, self._restarted = self._restarted, False
+        total_wh = self._energy.take(told.value, told.taken_at_s, restarted=restarted)
+        return told if total_wh is None else Reading(total_wh, told.taken_at_s)
 
     def _total(self, quantity: str) -> Number:
         """A total. One that this device has given before and does not give now has failed; others are absent."""
@@ -365,3 +380,9 @@ def _fill(kind: type[Any], row: dict[str, Any]) -> Any:
 
 def _list(numbers: Any) -> str:
     return ", ".join(str(number) for number in numbers)
+
+
+def _wh_per_count(profile: Profile) -> float:
+    """Of the device's own total, 0 where it has none or tells its unit itself."""
+    fields = profile.scalars.get("energy_wh", ())
+    return fields[0].scale if len(fields) == 1 and not fields[0].digits and not fields[0].units else 0.0
