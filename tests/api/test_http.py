@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -361,3 +362,42 @@ async def test_prometheus_stores_what_was_measured_and_forgets_what_is_stale(tmp
 
 def test_the_limits_are_as_documented() -> None:
     assert (http_protocol.REQUEST_S, http.RETRY_S) == (5.0, 5.0)
+
+
+@pytest.mark.real
+async def test_every_expression_of_dashboard_12239_has_the_native_values(tmp_path) -> None:
+    dashboard = Path(__file__).parents[2].parent / "shared" / "dashboards" / "12239.json"
+    if not dashboard.exists():
+        pytest.skip("the dashboard is not here")
+    asked = [target["expr"] for panel in json.loads(dashboard.read_text())["panels"] for target in panel["targets"]]
+    live = Live()
+    server = HttpServer(f"127.0.0.1:{free_port()}", live.view, Renderer(), live, DcgmPage())
+    await server.start()
+    target = f"127.0.0.1:{server.port}"
+    prometheus = await asyncio.to_thread(Prometheus, tmp_path, {target: "/metrics/dcgm"}, every_s=0.5)
+    try:
+
+        def rows(expression: str) -> dict[str, float]:
+            return {dict(labels).get("UUID", ""): value for labels, value in prometheus.query(expression).items()}
+
+        await asyncio.to_thread(prometheus.wait_for_value, "DCGM_FI_DEV_GPU_TEMP")
+        found = {}
+        for expression in asked:
+            chosen = expression.replace("$instance", target).replace("$gpu", ".*")
+            found[expression.replace('{instance=~"$instance", gpu=~"$gpu"}', "")] = await asyncio.to_thread(
+                rows, chosen
+            )
+        every = [gpu_uuid(n) for n in range(8)]
+        assert found["DCGM_FI_DEV_GPU_TEMP"] == {gpu_uuid(n): 70.0 + n for n in range(8)}
+        assert found["avg(DCGM_FI_DEV_GPU_TEMP)"] == {"": 73.5}
+        assert found["DCGM_FI_DEV_SM_CLOCK * 1000000"] == dict.fromkeys(every, 1.755e9)
+        assert found["DCGM_FI_DEV_GPU_UTIL"] == dict.fromkeys(every, 99.0)
+        assert found["DCGM_FI_DEV_FB_USED"] == pytest.approx(dict.fromkeys(every, 70e9 / 2**20))
+        assert found["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] == dict.fromkeys(every, 1.0)
+        # Power moves with time in this node: a whole step of up to 6 W.
+        assert found["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx({gpu_uuid(n): 643.0 + n for n in range(8)}, abs=3.5)
+        assert found["sum(DCGM_FI_DEV_POWER_USAGE)"][""] == pytest.approx(8 * 646.5, abs=28)
+        assert len(found) == len(set(asked)) == 8
+    finally:
+        await asyncio.to_thread(prometheus.stop)
+        await server.close()
