@@ -28,6 +28,15 @@ def test_no_value_outside_its_range_becomes_a_reading(name: str, value: float) -
         assert record.rejected == {name: 1}
 
 
+@pytest.mark.parametrize("name", ["power_w", "power_energy_w", "power_average_w", "power_instant_w"])
+def test_a_board_that_says_0_w_says_nothing(name: str) -> None:
+    record = a_record()
+    before = Reading(350.0, 0.5)
+    assert quantity(name, 0.0, None, before, 1.0, record) == before
+    assert isinstance(quantity(name, 0.0, None, Absent("not_read"), 1.0, record), Failed)
+    assert record.rejected == {name: 2}
+
+
 def test_a_helper_of_another_version_may_label_otherwise() -> None:
     samples = [
         wire.Sample(("volatile", "corrected"), 4.0),

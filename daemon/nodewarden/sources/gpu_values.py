@@ -11,6 +11,8 @@ from nodewarden.model.snapshot import LinkState, Number
 from nodewarden.policy.plausibility import accept
 from nodewarden.store import SourceRecord
 
+_NEVER_ZERO = frozenset({"power_w", "power_energy_w", "power_average_w", "power_instant_w"})
+"""A board that answers uses power: a driver that says 0 W says nothing."""
 _ROUNDING = 1e-3
 """A ratio may be this much outside 0 to 1 by rounding, and is clamped; more than that is no measurement (F11)."""
 MAX_SERIES_PER_QUANTITY = 36 * 5  # the errors of all links
@@ -24,7 +26,7 @@ def quantity(
         known = BY_NAME.get(name)
         if known is not None and known.high == 1.0 and -_ROUNDING <= value <= 1.0 + _ROUNDING:
             value = min(max(value, 0.0), 1.0)
-        if accept(name, value):
+        if accept(name, value) and not (value == 0 and name in _NEVER_ZERO):
             return Reading(value, taken_at_s)
         record.reject(name)
         return old if isinstance(old, Reading | Failed) else Failed("implausible", taken_at_s)
