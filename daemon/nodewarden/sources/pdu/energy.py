@@ -16,7 +16,7 @@ class EnergyCounter:
 
     def __init__(self, wh_per_count: float = 0.0) -> None:
         self._range_wh = wh_per_count * _WRAP
-        self._base_wh = 0.0
+        self._total_wh = 0.0
         self._last_wh: float | None = None
         self._last_s = 0.0
         self._doubtful_wh: float | None = None
@@ -31,23 +31,23 @@ class EnergyCounter:
         """
         if raw_wh is None:
             return None
-        if self._last_wh is not None:
+        if self._last_wh is None:
+            step_wh = raw_wh
+        else:
             step_wh = raw_wh - self._last_wh
             most_wh = _MOST_W * max(0.0, now_s - self._last_s) / 3600 + _SLACK_WH
-            is_wrap = not restarted and step_wh < 0 and self._is_wrap(self._last_wh, raw_wh)
-            if is_wrap:
+            if step_wh < 0 and restarted:
+                step_wh = raw_wh  # it began at zero
+            elif step_wh < 0 and self._is_wrap(self._last_wh, raw_wh):
                 step_wh += self._range_wh
-            if step_wh > most_wh or (step_wh < 0 and not restarted):
+            if not 0 <= step_wh <= most_wh:
                 if not self._is_confirmed(raw_wh, most_wh):
                     self._doubtful_wh = raw_wh
-                    return self._base_wh + self._last_wh
-                self._base_wh += self._last_wh - raw_wh  # goes on from here; what lies between is not known
-            elif is_wrap:
-                self._base_wh += self._range_wh
-            elif step_wh < 0:
-                self._base_wh += self._last_wh  # a restart begins at zero
+                    return self._total_wh
+                step_wh = 0.0  # goes on from here; what lies between is not known
         self._doubtful_wh, self._last_wh, self._last_s = None, raw_wh, now_s
-        return self._base_wh + raw_wh
+        self._total_wh += step_wh
+        return self._total_wh
 
     def _is_wrap(self, before_wh: float, after_wh: float) -> bool:
         near_wh = _NEAR * self._range_wh
